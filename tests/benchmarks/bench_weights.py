@@ -25,7 +25,6 @@ from typing import Any
 import numpy as np
 import psutil
 import torch
-from rich.console import Console
 from verl import DataProto
 from verl.trainer.ppo import core_algos
 from verl.trainer.ppo.v1 import trainer_base
@@ -41,7 +40,6 @@ GROUPS, RESPONSES, WIDTH = 256, 12, 4096  # of the step's batch
 ROWS = 16  # of the loss's micro-batch
 ROUNDS = 11
 Candidates = dict[str, Callable[[], object]]
-console = Console(width=110)
 
 
 def synchronize(device: str) -> None:
@@ -76,11 +74,11 @@ def peak_bytes(call: Callable[[], object]) -> int:
 def table(title: str, times: dict[str, list[float]], memory: dict[str, float] | None = None) -> None:
     """The first candidate is what the others are compared with."""
     base = next(iter(times.values()))
-    console.print(f"\n{title}\n\n| | ms | ratio |{' memory |' * bool(memory)}\n|---|---:|---:|{'---:|' * bool(memory)}")
+    print(f"\n{title}\n\n| | ms | ratio |{' memory |' * bool(memory)}\n|---|---:|---:|{'---:|' * bool(memory)}")
     for name, of_name in times.items():
         ratio = statistics.median(mine / other for mine, other in zip(of_name, base, strict=True))
         held = f" {memory[name]:.1f} |" if memory else ""
-        console.print(f"| {name} | {1e3 * statistics.median(of_name):.1f} | {ratio:.2f} |{held}")
+        print(f"| {name} | {1e3 * statistics.median(of_name):.1f} | {ratio:.2f} |{held}")
 
 
 def step_batch(device: str, kind: str = "uniform") -> dict:
@@ -159,7 +157,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     device = parser.parse_args().device
     chip = "CPU" if device == "cpu" else torch.cuda.get_device_name(device)
-    console.print(f"torch {torch.__version__}, {torch.get_num_threads()} thread(s), {chip}")
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} thread(s), {chip}")
 
     one_tensor = GROUPS * RESPONSES * WIDTH * 4
     for kind in ("uniform", "heavy tails", "quarter"):

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 from captured_commands import captured
@@ -38,7 +37,6 @@ def main(
     require: Annotated[float, typer.Option(help="Fail if less than this share works or is refused.")] = 0,
 ) -> None:
     """Print the table."""
-    console = Console(soft_wrap=True, highlight=False)
     of_host = import_module(f"published.{host.value}")
     patterns = [scripts] if scripts else of_host.SCRIPTS
     files = [path.relative_to(clone) for pattern in patterns for path in sorted(clone.glob(pattern))]
@@ -50,17 +48,15 @@ def main(
     count = Counter(verdict.outcome for _, verdict in verdicts)
     composed = len(verdicts) - count[Outcome.BROKEN]
     served = count[Outcome.WORKS] + count[Outcome.REFUSED]
-    console.print(
-        f"{len(files)} scripts start {sum(map(len, commands.values()))} commands, {len(verdicts)} with groups:\n"
-    )
-    console.print(f"| {' | '.join(outcome.value for outcome in Outcome)} |\n|{'---:|' * len(Outcome)}")
-    console.print(f"| {' | '.join(str(count[outcome]) for outcome in Outcome)} |\n")
-    console.print(f"Of the {composed} that compose, {served} work or are refused ({served / max(composed, 1):.0%}).")
+    print(f"{len(files)} scripts start {sum(map(len, commands.values()))} commands, {len(verdicts)} with groups:\n")
+    print(f"| {' | '.join(outcome.value for outcome in Outcome)} |\n|{'---:|' * len(Outcome)}")
+    print(f"| {' | '.join(str(count[outcome]) for outcome in Outcome)} |\n")
+    print(f"Of the {composed} that compose, {served} work or are refused ({served / max(composed, 1):.0%}).")
     for script, verdict in verdicts if reasons else []:
         if verdict.reason:
-            console.print(f"- {script}: {verdict.outcome.value}: {verdict.reason}", markup=False)
+            print(f"- {script}: {verdict.outcome.value}: {verdict.reason}")
     for script in [script for script, of_script in commands.items() if reasons and not of_script]:
-        console.print(f"- {script}: starts nothing", markup=False)
+        print(f"- {script}: starts nothing")
     if count[Outcome.SILENT] or served < require * composed:
         raise typer.Exit(1)
 
