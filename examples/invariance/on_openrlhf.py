@@ -3,10 +3,9 @@
 The actor is a table of log-probs, since OpenRLHF's own is bfloat16, and DeepSpeed averages nothing wider than float32.
 """
 
-import functools
 import os
 import tempfile
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -82,7 +81,7 @@ def update(case: Case, seed: int, loss: type | None = None, options: dict[str, A
     trainer.ppo_train(kl_ctl=0.1)
 
 
-@functools.cache
+@cache
 def maker(weights: str) -> Any:
     os.environ["CW_GRPO_WEIGHTS"] = weights
     return maker_of(settings(Path(tempfile.mkdtemp()), **{"rollout.n_samples_per_prompt": RESPONSES}))

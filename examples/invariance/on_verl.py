@@ -1,9 +1,8 @@
 """verl: losses and aggregations through its FSDP2 engine, estimators and our weightings through both trainers."""
 
-import functools
 import math
 import tempfile
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +62,7 @@ def update(case: Case, seed: int, loss: str = "vanilla", aggregation: str = "tok
         ENGINE.train_batch(tensordict(tensors, **sizes), loss_function=partial(ppo_loss, config=config))
 
 
-@functools.cache
+@cache
 def trainer(weights: str, is_v1: bool) -> Any:
     options = (f"+algorithm.cw_grpo.weights={weights}", "+algorithm.cw_grpo.record_every=0")
     given = ("algorithm.adv_estimator=cw_grpo", *options, f"trainer.default_local_dir={tempfile.mkdtemp()}")
