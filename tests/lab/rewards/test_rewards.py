@@ -130,7 +130,9 @@ FIVE = (
     "=> 5; 5. Note that 3 dozen is 36.; a total of 5.; 8 - 3 = 5.; 5 so we stop."
 )
 
-
+STATED = (
+    "3:30; 2 + i; 5 dozen; x > 5; 3 + 5i; 2x + 5; x^2 - 5x - 24; a + b; 15(3x + 2); (1, 2); -2x + 3; 2020-05-06; 2, -2"
+)
 LISTS = ("$2$ and $-2$", "$2$ or $-2$", "$-2$ and $3$", "$2$, $6$ and $7$", "$x = 2$, $y = 3$")
 PRECISE = (
     "3.14 to 2 decimal places", "$3.14$ to 2 decimal places", "$3.14$ to $3$ significant figures",
@@ -145,106 +147,77 @@ def with_marks(said: str) -> tuple[str, ...]:
     return said, *(re.sub(r"\d+", marked, said) for marked in (r"$\g<0>$", r"\\(\g<0>\\)", r"$$ \g<0> $$"))
 
 
+# Sentences that give each ground truth, and sentences that do not.
+RIGHT = {
+    r"2\sqrt{13}": ["The answer is 2\u221a13."],
+    "60": ["The angle is 60\u00b0.", "The answer is 60 minutes, 1 hour."],
+    "5": [
+        "\u7b54\u6848\u662f5\u3002", "\u7b54\u6848:**5**", "\u6240\u4ee5\u7b54\u6848\u662f**5**\u3002",
+        "The answer is 5 - I checked it.", "The speed is 5 m/s.", "There are 5 couples.", "We need at least 5 coins.",
+        "The square root of 25 is 5.", "x is more than 3, so the answer is 5.", "Since n > 4 we get 5.", "Answer - 5",
+        "The answer:\n- 5", "> The answer is\n> 5", "<b>so</b> 5", "As 2x + 1 = 11, x = 5",
+        "A minus sign is lost; the answer is 5", "The answer is 5, 6 of which are red.",
+    ],
+    "-5": [
+        "\u7b54\u6848\uff1a-5", "The answer is negative $5$.", "The answer is negative 5.", "The answer is minus 5",
+        "The answer is - 5", "So x = - 5",
+    ],
+    "12": ["\u6240\u4ee5\u4e00\u5171\u670912\u5143\u3002"],
+    "0.5": ["<answer>The answer is 1/2.</answer>"],
+    "6": ["<answer>5</answer> No, I forgot one: <answer>6</answer>"],
+    "34": [
+        "The answer is **34**.", "**Answer**:34", "### Answer\n\n***34***", "**The answer is 34**",
+        "The final answer is **$34$**.", "The answer is `34`.",
+    ],
+    "-34": ["The answer is __-34__, not 35."],
+    r"\frac{5}{4}": ["The answer is **1 1/4**."],
+    "3, 4": ["\u7b54\u6848\u662f3\u62164\u3002"],
+    "5000000": ["The answer is $5$ million."],
+    "5, -5": ["The answer is -5 or 5."],
+    "-5, 6": ["The answer is -5 and 6."],
+    "150": ["The answer is 150 cents, 1 dollar and 50 cents."],
+    "x = 12": [r"The answer is $x = 12$, which is $3 \times 4$."],
+    "2x": ["We get 2x. That is the answer.", "To answer it, 3 steps give 2x. That is the answer."],
+    "7/2": ["7 / 2 = 3 1/2"],
+    "24": ["The rectangle has a perimeter of 24 units."],
+    "1776": ["It was signed on July 4, 1776."],
+    "20": ["<answer>The answer is 20 days"],
+    "2x+1": ["The answer is f(x) = 2x+1"],
+    r"-\frac54": ["The answer is -5/4."],
+    "8": ["The answer is 3 + 5."],
+    r"\sqrt5": ["The answer is sqrt 5"],
+}  # fmt: skip
+WRONG = {
+    "2": [
+        "The answer is 2x.", "The answer is 2 + i.", "We get 2x. That is the answer.", "The answers are 2, -2.",
+        "The answer is (1, 2).",
+    ],
+    "5": [
+        r"\boxed{5} <answer>The answer is 6.</answer>",
+        "\u6240\u4ee5\u7b54\u6848\u662f**6**\u3002", "We have $x+3=8$. The answer is 5 dozen.",
+        "The answer is 5 dozen, since $x=5$.", "The answer is -5 or 5.",
+    ],
+    "34": ["The answer is **35**."],
+    "8": ["The answer is 2**3."],
+    "4": ["\u7b54\u6848\u662f3\u62164\u3002", "The answer is 5, more than 4."],
+    "3": ["The answer is 3 or 4.", "The answer is 3:30.", "The answer is 3+5i", "The answer is 3 - i."],
+    "-5": ["The answer is -5 and 6."],
+    "60": ["The answer is 5 dozen."],
+    "2x": ["The answer is 2x + 5."],
+    "15": ["The answer is 15(3x + 2)."],
+}  # fmt: skip
+
+
 def test_answers_in_sentences():
-    for gold, text, right in [
-        ("2", "The answer is 2\u221a3.", 0.0),
-        (r"2\sqrt{13}", "The answer is 2\u221a13.", 1.0),
-        ("60", "The angle is 60\u00b0.", 1.0),
-        ("5", "The answer is 5\u4e07.", 0.0),
-        ("5", "The answer is 5 million.", 0.0),
-        ("5", "\u7b54\u6848\u662f5\u3002", 1.0),
-        ("-5", "\u7b54\u6848\uff1a-5", 1.0),
-        ("12", "\u6240\u4ee5\u4e00\u5171\u670912\u5143\u3002", 1.0),
-        ("0.5", "<answer>The answer is 1/2.</answer>", 1.0),
-        ("6", "<answer>5</answer> No, I forgot one: <answer>6</answer>", 1.0),
-        ("5", r"\boxed{5} <answer>The answer is 6.</answer>", 0.0),
-        ("34", "The answer is **34**.", 1.0),
-        ("34", "**Answer**:34", 1.0),
-        ("5", "\u7b54\u6848:**5**", 1.0),
-        ("34", "### Answer\n\n***34***", 1.0),
-        ("34", "**The answer is 34**", 1.0),
-        ("-34", "The answer is __-34__, not 35.", 1.0),
-        ("34", "The final answer is **$34$**.", 1.0),
-        ("34", "The answer is `34`.", 1.0),
-        ("34", "The answer is **35**.", 0.0),
-        ("8", "The answer is 2**3.", 0.0),
-        (r"\frac{5}{4}", "The answer is **1 1/4**.", 1.0),
-        ("5", "\u6240\u4ee5\u7b54\u6848\u662f**5**\u3002", 1.0),
-        ("5", "\u6240\u4ee5\u7b54\u6848\u662f**6**\u3002", 0.0),
-        ("3, 4", "\u7b54\u6848\u662f3\u62164\u3002", 1.0),
-        ("4", "\u7b54\u6848\u662f3\u62164\u3002", 0.0),
-        ("3", "The answer is 3 or 4.", 0.0),
-        ("3:30", "The answer is 3:30.", 1.0),
-        ("3", "The answer is 3:30.", 0.0),
-        ("2", "The answer is 2x.", 0.0),
-        *(("5", f"The answer is {marked}", 0.0) for said in NOT_FIVE.split(", ") for marked in with_marks(said)),
-        *(("5", f"The answer is {marked}", 1.0) for said in FIVE.split("; ") for marked in with_marks(said)),
-        *((answer.replace("$", ""), f"The answer is {answer}.", 1.0) for answer in LISTS),
-        *(("2", f"The answer is {answer}.", 0.0) for answer in LISTS),
-        *(("3.14", f"The answer is {said}.", 1.0) for said in PRECISE),
-        ("5000000", "The answer is $5$ million.", 1.0),
-        ("5", "We have $x+3=8$. The answer is 5 dozen.", 0.0),
-        ("5", "The answer is 5 dozen, since $x=5$.", 0.0),
-        ("-5", "The answer is -5 and 6.", 0.0),
-        ("5", "The answer is -5 or 5.", 0.0),
-        ("5, -5", "The answer is -5 or 5.", 1.0),
-        ("-5, 6", "The answer is -5 and 6.", 1.0),
-        ("60", "The answer is 60 minutes, 1 hour.", 1.0),
-        ("150", "The answer is 150 cents, 1 dollar and 50 cents.", 1.0),
-        ("-5", "The answer is negative $5$.", 1.0),
-        ("x = 12", r"The answer is $x = 12$, which is $3 \times 4$.", 1.0),
-        ("2+i", "The answer is 2 + i.", 1.0),
-        ("2", "The answer is 2 + i.", 0.0),
-        ("5", "The answer is 5 - I checked it.", 1.0),
-        ("2x", "We get 2x. That is the answer.", 1.0),
-        ("2", "We get 2x. That is the answer.", 0.0),
-        ("2x", "To answer it, 3 steps give 2x. That is the answer.", 1.0),
-        ("5", "The speed is 5 m/s.", 1.0),
-        ("7/2", "7 / 2 = 3 1/2", 1.0),
-        ("24", "The rectangle has a perimeter of 24 units.", 1.0),
-        ("5", "There are 5 couples.", 1.0),
-        ("5", "We need at least 5 coins.", 1.0),
-        ("1776", "It was signed on July 4, 1776.", 1.0),
-        ("5", "The square root of 25 is 5.", 1.0),
-        ("5", "x is more than 3, so the answer is 5.", 1.0),
-        ("5", "Since n > 4 we get 5.", 1.0),
-        ("5", "Answer - 5", 1.0),
-        ("5", "The answer:\n- 5", 1.0),
-        ("5", "> The answer is\n> 5", 1.0),
-        ("20", "<answer>The answer is 20 days", 1.0),
-        ("5", "<b>so</b> 5", 1.0),
-        ("5", "As 2x + 1 = 11, x = 5", 1.0),
-        ("5", "A minus sign is lost; the answer is 5", 1.0),
-        ("60", "The answer is 5 dozen.", 0.0),
-        ("5 dozen", "The answer is 5 dozen.", 1.0),
-        ("-5", "The answer is negative 5.", 1.0),
-        ("-5", "The answer is minus 5", 1.0),
-        ("-5", "The answer is - 5", 1.0),
-        ("-5", "So x = - 5", 1.0),
-        ("x>5", "The answer is x > 5.", 1.0),
-        ("3", "The answer is 3+5i", 0.0),
-        ("3+5i", "The answer is 3 + 5i.", 1.0),
-        ("2x", "The answer is 2x + 5.", 0.0),
-        ("2x+5", "The answer is 2x + 5.", 1.0),
-        ("x^2-5x-24", "The answer is x^2 - 5x - 24.", 1.0),
-        ("a+b", "The answer is a + b.", 1.0),
-        ("3", "The answer is 3 - i.", 0.0),
-        ("15(3x+2)", "The answer is 15(3x + 2).", 1.0),
-        ("15", "The answer is 15(3x + 2).", 0.0),
-        ("2x+1", "The answer is f(x) = 2x+1", 1.0),
-        ("2,-2", "The answers are 2, -2.", 1.0),
-        ("2", "The answers are 2, -2.", 0.0),
-        ("(1,2)", "The answer is (1, 2).", 1.0),
-        ("2", "The answer is (1, 2).", 0.0),
-        ("5", "The answer is 5, 6 of which are red.", 1.0),
-        (r"-\frac54", "The answer is -5/4.", 1.0),
-        ("-2x+3", "The answer is -2x + 3.", 1.0),
-        ("8", "The answer is 3 + 5.", 1.0),  # as in lighteval
-        (r"\sqrt5", "The answer is sqrt 5", 1.0),
-        ("2020-05-06", "The answer is 2020-05-06", 1.0),
-        ("4", "The answer is 5, more than 4.", 0.0),
-    ]:
-        assert compute_score("x", text, gold)["acc"] == right, (gold, text)
+    cases = [(gold, text, 1.0) for gold, texts in RIGHT.items() for text in texts]
+    cases += [(gold, text, 0.0) for gold, texts in WRONG.items() for text in texts]
+    for phrases, right in ((NOT_FIVE.split(", "), 0.0), (FIVE.split("; "), 1.0)):
+        cases += [("5", f"The answer is {marked}", right) for phrase in phrases for marked in with_marks(phrase)]
+    for answer in LISTS:
+        cases += [(answer.replace("$", ""), f"The answer is {answer}.", 1.0), ("2", f"The answer is {answer}.", 0.0)]
+    cases += [(said, f"The answer is {said}.", 1.0) for said in STATED.split("; ")]
+    cases += [("3.14", f"The answer is {said}.", 1.0) for said in PRECISE]
+    assert [case for case in cases if compute_score("x", case[1], case[0])["acc"] != case[2]] == []
 
 
 EXPRESSIONS = st.sampled_from(
@@ -324,21 +297,18 @@ def test_a_prompt_that_opens_think_makes_a_draft_of_what_stands_before_its_end()
     assert compute_score("x", r"\boxed{5}", "5", opens_think=False)["acc"] == 1.0
 
 
-REFUSED = [
-    (None, "is empty (None)"),
-    (" \n", "is empty (' \\n')"),
-    (True, "True (bool)"),
-    (b"42", "b'42' (bytes)"),
-    (float("nan"), "nan (float)"),
-    (Decimal("nan"), "NaN') (Decimal)"),
-    (np.float32("inf"), "must be text or a finite number"),
-    (["42"], "is a list, ['42']; write it as one text"),
-    ({"a": 1}, "is a dict"),
-]
-
-
 def test_what_is_wrong_with_a_ground_truth():
-    for value, why in REFUSED:
+    for value, why in [
+        (None, "is empty (None)"),
+        (" \n", "is empty (' \\n')"),
+        (True, "True (bool)"),
+        (b"42", "b'42' (bytes)"),
+        (float("nan"), "nan (float)"),
+        (Decimal("nan"), "NaN') (Decimal)"),
+        (np.float32("inf"), "must be text or a finite number"),
+        (["42"], "is a list, ['42']; write it as one text"),
+        ({"a": 1}, "is a dict"),
+    ]:
         with pytest.raises(DataError, match="data_source is 'some/data'") as error:
             compute_score("some/data", BOXED % "42", value)
         assert why in str(error.value)
