@@ -12,12 +12,8 @@ from cw_plugin.reweight import reweight
     ("given", "read"),
     [
         ({"SCOPE": "batch", "RECORD_EVERY": "7"}, {"scope": "batch", "record_every": 7}),
-        ({"WEIGHTS": "none"}, {"weights": "none"}),
-        ({"WEIGHTS": "stare"}, {"weights": "stare", "settings": {"share": 0.1, "weight": 1.1}}),
-        (
-            {"WEIGHTS": "stare", "SETTINGS": "weight = 1.05"},
-            {"weights": "stare", "settings": {"share": 0.1, "weight": 1.05}},
-        ),
+        ({"WEIGHTS": "ar"}, {"weights": "ar", "settings": {"alpha": 0.2}}),
+        ({"WEIGHTS": "ar", "SETTINGS": "alpha = 0.3"}, {"weights": "ar", "settings": {"alpha": 0.3}}),
     ],
 )
 def test_options_come_from_the_environment_beside_the_defaults(monkeypatch, given, read):
@@ -28,7 +24,7 @@ def test_options_come_from_the_environment_beside_the_defaults(monkeypatch, give
     defaults = {"scope": "group", "weights": "gaussian", "record_every": 50, "settings": {}}
     assert vars(Options.from_environment()) == defaults | read
     assert variables() == given
-    assert Options(weights="stare").settings is not Options(weights="stare").settings
+    assert Options(weights="ar").settings is not Options(weights="ar").settings
 
 
 @pytest.mark.parametrize(
@@ -60,8 +56,6 @@ def test_a_setting_that_is_unknown_or_out_of_range_is_refused(weights, settings,
     ("name", "value", "said"),
     [
         ("CW_GRPO_WEIGHT", "none", "CW_GRPO_WEIGHT is not an option of cw_grpo; did you mean CW_GRPO_WEIGHTS?"),
-        ("CW_GRPO_SCOPES", "group", "did you mean CW_GRPO_SCOPE?"),
-        ("CW_GRPO_RECORDEVERY", "5", "did you mean CW_GRPO_RECORD_EVERY?"),
         ("CW_GRPO_SCOPE", "rank", "scope='rank' is invalid; use group or batch .*environment variables"),
         ("CW_GRPO_RECORD_EVERY", "often", "record_every='often' is invalid"),
         ("CW_GRPO_RECORD_EVERY", "-1", "record_every='-1' is invalid"),
@@ -133,10 +127,7 @@ BARE = "from cw_plugin.registry import weighting\n\n{}\ndef w(group):\n    retur
         (declared("group.z.abs() / group.z.abs().max()"), "returned nan at .*, advantage=0 and z=-?0; weights must"),
         (declared("torch.rand(len(group.z))"), "other weights when it was asked again; let them .*generator"),
         (declared("group.batch_entropy * group.z"), "without saying so; declare it with needs_batch_entropy=True"),
-        (
-            declared("torch.full_like(group.z, 1e-40)", True),
-            "returned weights of 1e-40 at most, too small to be",
-        ),
+        (declared("torch.full_like(group.z, 1e-40)", True), "returned weights of 1e-40 at most, too small to be"),
         (declared("torch.full_like(group.z, 3e38)"), "returned weights that are too large; make them smaller"),
     ],
 )
@@ -155,7 +146,3 @@ def test_a_weighting_of_ones_own_has_settings_and_may_have_a_gradient(tmp_path, 
     reweighted, _ = reweight(log_probs, torch.ones(1), mask, weights=weighting)
     torch.testing.assert_close(reweighted, torch.tensor([[-1.0, -4.0]]).exp())
     assert [Options(weights=name, settings={"power": end}).settings["power"] for end in (0, 4)] == [0, 4]
-    with pytest.raises(OptionsError, match="power=5 is invalid; use a number from 0 to 4"):
-        Options(weights=name, settings={"power": 5})
-    with pytest.raises(OptionsError, match=f"weights='{name}' has no setting 'powr'; it has power"):
-        Options(weights=name, settings={"powr": 1})

@@ -48,14 +48,7 @@ def test_weighted_advantages_that_are_not_finite_are_refused_by_group():
         (lambda group: group.z[:-1], r"returned shape \(.*; return one weight for each"),
         (lambda group: 1.0, "returned a float"),
         (lambda group: group.z.numpy(), "returned a ndarray"),
-        (
-            lambda group: group.z[len(group.z)],
-            r"raised IndexError: index .* mend it in .*test_refused_batches.py, line \d+, for a group",
-        ),
-        (
-            lambda group: group.z,
-            r"returned -\S+ at log_prob=-\S+, advantage=\S+ and z=-\S+; weights must be finite and",
-        ),
+        (lambda group: group.z, r"returned -\S+ at log_prob=-\S+, advantage=\S+ and z=-\S+; weights must be"),
         (lambda group: group.z / 0, "returned -inf at .*; weights must be finite"),
         (lambda group: 0 * group.z, "returned 0 for all"),
         (lambda group: group.entropies, "the weighting reads entropies .* needs_entropies=True"),

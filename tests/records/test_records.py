@@ -104,6 +104,7 @@ def test_a_record_shows_the_weights_that_were_applied(tmp_path, scope, weights):
     run = Run(Options(scope, weights, record_every=2), tmp_path)
     with Pretend():
         there = on_device(vars(replace(batch, log_probs=x, response_mask=mask, entropies=h)))
+        there |= {"read_sequences": lambda rows: on_device(batch.read_sequences(rows))}
         there["log_probs"].requires_grad_()
         applied = run.reweight(Batch(**there), 7, 4).advantages
     if weights == "none":
@@ -112,9 +113,13 @@ def test_a_record_shows_the_weights_that_were_applied(tmp_path, scope, weights):
         assert applied.device == DEVICE and torch.equal(back(applied), expected)
     (record,) = read_tokens(tmp_path)
     assert (record.step, record.weights, record.settings) == (8, weights, run.options.settings)
+    assert record.prompts == {number: f"{number}+1=" for number in range(4)}
     assert (record.groups, record.table.num_rows) == (4, batch.response_mask.sum())
+    responses = [response for _, response in batch.read_sequences(range(len(mask)))]
     for row in record.table.to_pylist():
-        of_run = expected[row["row"], column_of(batch, row["row"], row["position"])].item()
+        column = column_of(batch, row["row"], row["position"])
+        of_run = expected[row["row"], column].item()
+        assert (row["token_id"], row["reward"]) == (responses[row["row"]][column], batch.rewards[row["row"]])
         assert row["weight"] * row["advantage"] == pytest.approx(of_run, rel=1e-5, abs=1e-7)
 
 
@@ -127,17 +132,6 @@ def test_a_group_counts_from_its_first_token_on(tmp_path, scope):
     mask[(batch.group == 1).nonzero()[0], 0] = True
     record = recorded(tmp_path, replace(batch, log_probs=log_probs, response_mask=mask), 1, scope)
     assert record.groups == 3 and set(record.table["group"].to_pylist()) == set(record.prompts) == {1, 2, 3}
-
-
-@pytest.mark.parametrize("scope", ["group", "batch"])
-def test_a_record_from_a_device_is_that_of_the_cpu(tmp_path, scope):
-    batch = random_batch(2)
-    expected = recorded(tmp_path / "cpu", batch, 1, scope)
-    with Pretend():
-        tensors = [batch.log_probs, batch.advantages, batch.response_mask, batch.group, batch.rewards]
-        there = Batch(*on_device(tensors), lambda rows: on_device(batch.read_sequences(rows)), TOKENIZER)
-        found = recorded(tmp_path / "device", there.on_cpu(), 1, scope)
-    assert found.table == expected.table and found.prompts == expected.prompts
 
 
 def test_a_part_of_a_batch_is_recorded_with_the_size_of_the_whole(tmp_path):
