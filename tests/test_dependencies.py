@@ -34,6 +34,7 @@ OF_HOST = {
     "lab/cli.py": {"omegaconf"},
     "lab/evaluation": {"verl", "transformers"},
     "lab/rewards": {"transformers", "skyrl", "skyrl-gym", "ray"},  # of the tokenizer that verl or TRL passes; of SkyRL
+    "lab/reports": {"tensorboard", "wandb"},  # where its files are there, with a message that says how to install it
 }
 EXTRA_OF = {
     "lab/data": "data",
@@ -43,8 +44,6 @@ EXTRA_OF = {
     "lab/configs.py": "report",  # which only reports, evaluation and the doctor import
     "lab/evaluation": "report",
 }
-# Imported only where its files are there, with a message that says how to install it.
-OPTIONAL = {"lab/reports": {"tensorboard", "wandb"}}
 NAMES = {
     "swift": "ms-swift",
     "ms_swift": "ms-swift",
@@ -99,4 +98,4 @@ for path in sorted([*(PACKAGE / "hosts").iterdir(), *(PACKAGE / "lab").iterdir()
 def test_what_is_imported_is_asked_for(part):
     imports = set().union(*map(imported, PARTS[part]))
     extra = asked_for(EXTRA_OF[part]) if part in EXTRA_OF else set()
-    assert imports - BASE - extra - OPTIONAL.get(part, set()) == OF_HOST.get(part, set())
+    assert imports - BASE - extra == OF_HOST.get(part, set())

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from cw_plugin.lab.intervals import holm, mean_over_questions, over_questions, over_seeds, pass_at_k
+from cw_plugin.lab.intervals import holm, mean_over_questions, over_questions, over_seeds
 
 EIGHTHS = st.integers(-8, 8).map(lambda eighths: eighths / 8)  # whose sums are exact
 RUNS = st.lists(st.tuples(st.sampled_from([1, 2, 3, 4, math.nan]), EIGHTHS), min_size=1, max_size=4)
@@ -56,15 +56,6 @@ def test_several_tests_are_corrected_as_holm_does(p, more):
     assert holm(dict(enumerate(p)), tests) == pytest.approx(expected)
     if more == 0:
         assert holm(dict(enumerate(p))) == pytest.approx(expected)
-
-
-def test_pass_at_k_is_the_share_of_draws_with_a_right_answer():
-    for n in range(1, 7):
-        for right in range(n + 1):
-            answers = [place < right for place in range(n)]
-            for k in range(1, n + 1):
-                draws = [any(draw) for draw in itertools.combinations(answers, k)]
-                assert pass_at_k(n, right, k) == pytest.approx(sum(draws) / len(draws))
 
 
 @given(means=st.lists(st.sampled_from([0, 0, 1, 1, 0.25, 0.5]), min_size=1, max_size=9))

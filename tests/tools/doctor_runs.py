@@ -14,6 +14,7 @@ REWARD = "reward.custom_reward_function"
 ENV = "ray_kwargs.ray_init.runtime_env.env_vars"
 COLUMNS = ["data_source", "prompt", "reward_model"]
 QUESTION = [{"role": "user", "content": "What is 2+2?"}]
+ROW = {"data_source": "my/data", "prompt": QUESTION, "reward_model": {"ground_truth": "4"}}
 GOOD = f"""
 algorithm.adv_estimator=cw_grpo data.train_batch_size=8 data.max_prompt_length=128 data.max_response_length=64
 {A}.model.path={ROOT}/examples/cpu/model {A}.actor.ppo_mini_batch_size=8 {A}.actor.ppo_micro_batch_size_per_gpu=4

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from doctor_runs import QUESTION, REWARD, changed
+from doctor_runs import REWARD, ROW, changed
 from omegaconf import DictConfig
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase
 from verl.trainer.ppo.utils import create_rl_dataset
@@ -23,7 +23,6 @@ from cw_plugin.lab.doctor.finding import Finding
 
 LONG = "1+" * 70 + "1="
 FILES = ["data.train_files", "data.val_files"]
-ROW = {"data_source": "my/data", "prompt": QUESTION, "reward_model": {"ground_truth": "4"}}
 
 
 def write(file: Path, rows: list[dict]) -> Path:

@@ -145,8 +145,6 @@ def test_a_run_without_faults_gets_no_finding(overrides, composed, tmp_path):
         ([RESUME, f"{CHECKPOINT}=/no/global_step_2"], "files", "=/no/global_step_2 is no folder of", "_step_N", True),
         ([RESUME, f"{CHECKPOINT}={ROOT}"], "files", "is no", "_step_N", True),
         (["trainer.default_local_dir=~/run"], "files", "default_local_dir=~/run: verl would take", "neither ~", False),
-        (["trainer.rollout_data_dir=~/run"], "files", "rollout_data_dir=~/run: verl would take", "neither ~", False),
-        (["trainer.validation_data_dir=~/run"], "files", "data_dir=~/run: verl would take", "neither ~", False),
         (["trainer.default_hdfs_dir=$HOME/run"], "files", "hdfs_dir=$HOME/run: verl would take", "/run; verl", False),
         ([f"trainer.rollout_data_dir={README}/a"], "files", "a is no folder that this", "another folder", True),
         (["trainer.save_freq=1", f"trainer.default_local_dir={README}"], "files", "no folder that", "another", True),
@@ -189,12 +187,24 @@ def test_one_response_is_also_wrong_for_a_cw_grpo_of_verls_own(composed, monkeyp
     assert examined(changed(composed, unknown, *of_the_loss), "method") == []
 
 
+ALWAYS_LOOKED_UP = f"""
+{ATTENTION} trainer.resume_mode {A}.rollout.agent.default_agent_loop {A}.rollout.checkpoint_engine.backend
+{A}.rollout.multi_turn.tool_response_truncate_side {A}.actor.checkpoint.load_contents data.custom_cls.path
+trainer.v1.sampler.custom_sampler.path {A}.actor.strategy {A}.rollout.dtype {A}.rollout.logprobs_mode
+{A}.rollout.scheduling_policy {A}.rollout.trace.backend {A}.actor.fsdp_config.mixed_precision.param_dtype
+{A}.ref.fsdp_config.model_dtype {A}.actor.optim.optimizer algorithm.rollout_correction.rollout_is
+algorithm.rollout_correction.rollout_rs trainer.checkpoint_callback_class {A}.rollout.agent.agent_loop_manager_class
+{A}.rollout.multi_turn.tool_config_path {A}.rollout.router_config_path {A}.actor.fsdp_config.model_dtype
+{A}.rollout.multi_turn.function_tool_path
+""".split()
+
+
 @pytest.mark.parametrize(
     ("setting", "if_used"),
     [
+        *((setting, []) for setting in ALWAYS_LOOKED_UP),
         ("trainer.v1.trainer_mode", ["trainer.use_v1=True"]),
         ("trainer.v1.sampler.max_off_policy_strategy", ["trainer.use_v1=True"]),
-        ("trainer.resume_mode", []),
         (f"{MANAGER}.name", [f"{MANAGER}.source=register"]),
         (
             f"{MANAGER}.name",
@@ -204,36 +214,13 @@ def test_one_response_is_also_wrong_for_a_cw_grpo_of_verls_own(composed, monkeyp
         ("distillation.distillation_loss.loss_mode", ["distillation.enabled=True"]),
         (f"{A}.rollout.multi_turn.format", [f"{A}.rollout.multi_turn.enable=True"]),
         (f"{A}.rollout.multi_turn.format", [f"{A}.rollout.agent.default_agent_loop=tool_agent"]),
-        (f"{A}.rollout.agent.default_agent_loop", []),
-        (f"{A}.rollout.checkpoint_engine.backend", []),
-        (f"{A}.rollout.multi_turn.tool_response_truncate_side", []),
-        (f"{A}.actor.checkpoint.load_contents", []),
-        (ATTENTION, []),
-        ("data.custom_cls.path", []),
-        ("trainer.v1.sampler.custom_sampler.path", []),
-        (f"{A}.actor.strategy", []),
-        (f"{A}.rollout.dtype", []),
-        (f"{A}.rollout.logprobs_mode", []),
-        (f"{A}.rollout.scheduling_policy", []),
-        (f"{A}.rollout.trace.backend", []),
         (f"{A}.model.fused_kernel_options.impl_backend", [f"{A}.model.use_fused_kernels=True"]),
         ("global_profiler.tool", ["global_profiler.steps=[1]"]),
-        (f"{A}.actor.fsdp_config.mixed_precision.param_dtype", []),
-        (f"{A}.ref.fsdp_config.model_dtype", []),
-        (f"{A}.actor.optim.optimizer", []),
         (f"{A}.actor.kl_loss_type", [f"{A}.actor.use_kl_loss=True"]),
         ("algorithm.kl_penalty", ["algorithm.use_kl_in_reward=True"]),
         ("algorithm.kl_ctrl.type", ["algorithm.use_kl_in_reward=True"]),
-        ("algorithm.rollout_correction.rollout_is", []),
-        ("algorithm.rollout_correction.rollout_rs", []),
         ("algorithm.rollout_correction.loss_type", ["algorithm.rollout_correction.bypass_mode=True"]),
-        ("trainer.checkpoint_callback_class", []),
-        (f"{A}.rollout.agent.agent_loop_manager_class", []),
-        (f"{A}.rollout.multi_turn.tool_config_path", []),
-        (f"{A}.rollout.router_config_path", []),
-        (f"{A}.actor.fsdp_config.model_dtype", []),
         ("async_training.dynamic_schedule_policy", ["async_training.use_dynamic_resource_scheduling=True"]),
-        (f"{A}.rollout.multi_turn.function_tool_path", []),
     ],
 )
 def test_a_name_that_verl_looks_up_late_is_named(composed, setting, if_used):

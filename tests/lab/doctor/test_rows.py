@@ -9,7 +9,7 @@ import json
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
-from doctor_runs import COLUMNS, QUESTION, REWARD, changed, write_rows
+from doctor_runs import COLUMNS, QUESTION, REWARD, ROW, changed, write_rows
 from interpreter import ROOT
 from omegaconf import DictConfig
 
@@ -55,9 +55,6 @@ def test_a_file_that_cannot_be_used(composed, tmp_path, columns, said):
         assert found(composed, f"data.train_files={file}") == []
     if "has no" in said:
         assert found(composed, "data.prompt_key=question", f"data.train_files={file}", f"data.val_files={file}") == []
-
-
-ROW = {"data_source": "my/data", "prompt": QUESTION, "reward_model": {"ground_truth": "4"}}
 
 
 @pytest.mark.parametrize(

@@ -104,16 +104,11 @@ def test_nan_at_the_last_compared_step_breaks_a_run_and_not_after_it(tmp_path):
         assert rows["Reward, steps 1 to 8"][:2] == ["1.000", cell]
 
 
-def test_the_end_of_a_run_has_ten_steps_at_least(tmp_path):
-    steps = {step: {REWARD: float(step)} for step in range(1, 25)}
-    rows, _ = of_two(tmp_path, steps, steps)
-    assert rows["Reward, steps 15 to 24"][:2] == ["19.500", "19.500"]
-
-
-def test_a_logger_may_count_from_0(tmp_path):
-    steps = {step: {REWARD: float(step), NORM: 2.0**step} for step in range(5)}
-    rows, _ = of_two(tmp_path, steps, steps)
-    assert rows["Reward, steps 0 to 4"][:2] == ["2.000", "2.000"]
+def test_the_end_of_a_run_has_ten_steps_at_least_and_a_logger_may_count_from_0(tmp_path):
+    for steps, end, mean in ((range(1, 25), "steps 15 to 24", "19.500"), (range(5), "steps 0 to 4", "2.000")):
+        metrics = {step: {REWARD: float(step), NORM: 2.0**step} for step in steps}
+        rows, _ = of_two(tmp_path, metrics, metrics)
+        assert rows[f"Reward, {end}"][:2] == [mean, mean]
     assert rows["Gradient norm, steps 0 to 4"][:2] == ["4.00", "4.00"]
 
 
