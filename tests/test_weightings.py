@@ -179,15 +179,6 @@ def test_80_20_keeps_as_many_as_its_authors_and_divides_by_them():
     assert weights[0, 7] == weights[1, 2] == 5
 
 
-def changed(seed, width, group):
-    """Another order of the rows; then all columns, between padding on both sides; and other numbers of the groups."""
-    g = torch.Generator().manual_seed(seed)
-    order = torch.randperm(len(group), generator=g)
-    left, right = torch.randint(1, 9, (2,), generator=g).tolist()
-    numbers = torch.randperm(100, generator=g)
-    return order, torch.arange(left, left + width), left + width + right, numbers[group]
-
-
 def moved(values, order, columns, width, padding):
     padded = torch.full((len(values), width), padding, dtype=values.dtype)
     padded[:, columns] = values[order]
@@ -209,12 +200,15 @@ def test_a_group_has_its_weights_wherever_its_rows_are(name, scope):
         mask[seed::7] = False
         together = group if scope == "group" else torch.zeros_like(group)
         once, statistics = reweight(log_probs, advantages, mask, together, name, entropies, step=3)
-        order, columns, width, numbers = changed(seed, mask.shape[1], together)
+        g = torch.Generator().manual_seed(seed)
+        order, numbers = torch.randperm(len(group), generator=g), torch.randperm(100, generator=g)
+        left, right = torch.randint(1, 9, (2,), generator=g).tolist()
+        columns, width = torch.arange(left, left + mask.shape[1]), left + mask.shape[1] + right
         again, of_again = reweight(
             moved(log_probs, order, columns, width, torch.nan),
             advantages.masked_fill(~mask.any(1), torch.nan)[order],
             moved(mask, order, columns, width, False),
-            numbers[order],
+            numbers[together][order],
             name,
             moved(entropies, order, columns, width, torch.nan),
             step=3,
