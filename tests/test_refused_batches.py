@@ -46,6 +46,7 @@ def test_weighted_advantages_that_are_not_finite_are_refused_by_group():
     ("function", "message"),
     [
         (lambda group: group.z[:-1], r"returned shape \(.*; return one weight for each"),
+        (lambda group: group.z.repeat(2), r"returned shape \(.*; return one weight for each"),
         (lambda group: 1.0, "returned a float"),
         (lambda group: group.z.numpy(), "returned a ndarray"),
         (lambda group: group.z, r"returned -\S+ at log_prob=-\S+, advantage=\S+ and z=-\S+; weights must be"),
