@@ -40,15 +40,16 @@ def installed(*wanted: str) -> Path:
     return folder
 
 
-def host_folders(host: str) -> list[Path]:
-    """What PYTHONPATH needs for a host, with what stands in there for packages that need a GPU."""
+def host_folders(host: str, version: str | None = None) -> list[Path]:
+    """What PYTHONPATH needs for a host's newest release, or for this one, with what stands in there for packages that
+    need a GPU."""
     if host == "trl":
-        return [installed(f"trl=={TRL.newest}"), WITHOUT_VLLM]
+        return [installed(f"trl=={version or TRL.newest}"), WITHOUT_VLLM]
     if host == "swift":
-        return [installed(f"ms-swift=={SWIFT.newest}", *IN_SWIFT), WITHOUT_VLLM]
+        return [installed(f"ms-swift=={version or SWIFT.newest}", *IN_SWIFT), WITHOUT_VLLM]
     if host == "openrlhf":
-        release = installed(f"openrlhf=={OPENRLHF.newest}", *OF_OPENRLHF)
+        release = installed(f"openrlhf=={version or OPENRLHF.newest}", *OF_OPENRLHF)
         return [release, installed(*DEEPSPEED), ROOT / "examples" / "openrlhf" / "cpu"]
     if host == "skyrl":
-        return [installed(f"skyrl=={SKYRL.newest}", *IN_SKYRL), ROOT / "examples" / "skyrl" / "cpu"]
+        return [installed(f"skyrl=={version or SKYRL.newest}", *IN_SKYRL), ROOT / "examples" / "skyrl" / "cpu"]
     return []  # verl is in the environment

@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ WITHOUT_VLLM = Path(__file__).parent / "without_vllm"
 
 
 def python(
-    *arguments: object, path: tuple[Path, ...] = (), cwd: Path = ROOT, **environment: str
+    *arguments: object, path: Sequence[Path] = (), cwd: Path = ROOT, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """What Python prints with these arguments. It imports from ``path``, then from this repository and its tests."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("VERL_")}
@@ -40,7 +40,7 @@ def python(
     return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True)
 
 
-def run_tests(*tests: str, path: tuple[Path, ...], **environment: str) -> None:
+def run_tests(*tests: str, path: Sequence[Path], **environment: str) -> None:
     """These tests of this repository pass with the packages of ``path`` over those of the environment."""
     arguments = ("-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
     result = python(*arguments, path=path, cwd=ROOT / "tests", **environment)

@@ -159,6 +159,8 @@ WEIGHTINGS: dict[str, Callable[..., list[float]]] = {
         steer_exp, entropy_advantage, repo_r, aepo, gtpo_simplified, eda, empg, state,
     )
 }  # fmt: skip
+OF_LITERATURE = [name for name in WEIGHTINGS if name not in ("gaussian", "none")]
+WITHOUT_ENTROPIES = ["ar", "stare", "drop_top_cov", "positive_weight", "repo_r", "gtpo_simplified"]  # of these
 OF_BATCH = ("stare_gated",)  # those that get the mean entropy of the batch
 OF_RESPONSES = ("gtpo_simplified", "eda", "empg")  # those that get the response of each token
 

@@ -34,11 +34,6 @@ class Halves(RayPPOTrainer):
         torch.save({"advantages": advantages, "metrics": self.all_metrics}, os.environ["OUT"])
 
 
-class ArcticLike(Halves):
-    def fwd_logprobs_values_reward(self, training_input):
-        return training_input
-
-
 class Exp(BasePPOExp):
     def get_train_dataset(self):
         return None
@@ -49,7 +44,7 @@ class Exp(BasePPOExp):
         return None
 
     def get_trainer(self, *args, **kwargs):
-        return {"halves": Halves, "arctic": ArcticLike}[os.environ["TRAINER"]](*args, **kwargs)
+        return Halves(*args, **kwargs)
 
 
 @ray.remote(num_cpus=1)
@@ -65,5 +60,4 @@ if __name__ == "__main__":
     if os.environ.get("WHERE") == "here":
         Exp(cfg).run()
         sys.exit()
-    of_the_test = {name: os.environ[name] for name in ("OUT", "TRAINER")}
-    ray.get(entrypoint.options(runtime_env={"env_vars": of_the_test}).remote(cfg))
+    ray.get(entrypoint.options(runtime_env={"env_vars": {"OUT": os.environ["OUT"]}}).remote(cfg))

@@ -12,6 +12,7 @@ from unittest.mock import Mock
 import torch
 from interpreter import ROOT
 from reference import reference_advantages
+from reference_weightings import reference_weighted
 from skyrl.train.config import SkyRLTrainConfig
 from skyrl.train.generators.base import TrajectoryID
 from transformers import AutoTokenizer
@@ -65,20 +66,20 @@ class Workers:
         pass
 
 
-def trainer_of(kind: type, cfg: SkyRLTrainConfig, workers: int = 2, **given: Any) -> Any:
+def trainer_of(kind: type, cfg: SkyRLTrainConfig, workers: int = 2) -> Any:
     cfg.trainer.recompute_old_logprobs_per_minibatch = False  # one forward pass, which Workers has
     trainer = kind(cfg=cfg, tracker=Mock(), tokenizer=TOKENIZER, train_dataset=None, inference_engine_client=None,
-                   generator=None, **given)  # fmt: skip
+                   generator=None)  # fmt: skip
     trainer.dispatch, trainer.global_step = Workers(workers), 1
     if cfg.trainer.algorithm.use_kl_in_reward:
         trainer.ref_model = "ref"
     return trainer
 
 
-def rollouts(turns: int = 1, step_wise: bool = False, seed: int = 0) -> tuple[dict[str, Any], list[str]]:
+def rollouts(turns: int = 1, step_wise: bool = False) -> tuple[dict[str, Any], list[str]]:
     """What SkyRL's generator returns, and the uids. Between several turns stand tokens of the environment. Step-wise,
     each of the turns, one to three, is a row of its own. The first prompt has no signal."""
-    chance, rows, uids = random.Random(seed), [], []
+    chance, rows, uids = random.Random(0), [], []
 
     def tokens(low: int, high: int) -> list[int]:
         return [chance.randrange(5, TOKENIZER.vocab_size) for _ in range(chance.randint(low, high))]
@@ -117,13 +118,15 @@ def train(trainer: Any, made: dict[str, Any], uids: list[str]) -> tuple[Any, Any
     return advantages, trainer.dispatch.staged[-1]
 
 
-def expected(plain: Any, uids: list[str], scope: str = "group") -> tuple[torch.Tensor, float]:
+def expected(
+    plain: Any, uids: list[str], scope: str = "group", weights: str = "gaussian"
+) -> tuple[torch.Tensor, float]:
     """w~ A of every row, in float64, from SkyRL's own advantages; and the mean sigma of the groups."""
     advantages, batch = plain
     rows = len(advantages)
-    uids = uids + [f"padding {row}" for row in range(rows - len(uids))]
-    weighted, groups = reference_advantages(
-        batch["action_log_probs"], advantages, batch["loss_mask"], uids if scope == "group" else [0] * rows
-    )
+    uids = uids + [f"padding {row}" for row in range(rows - len(uids))] if scope == "group" else [0] * rows
+    log_probs, mask = batch["action_log_probs"], batch["loss_mask"]
+    weighted = reference_weighted(weights, log_probs, advantages, mask, uids, torch.zeros_like(log_probs))
+    _, groups = reference_advantages(log_probs, advantages, mask, uids)
     sigmas = [group["sigma"] for group in groups.values() if group["sigma"] > 0]
-    return torch.tensor(weighted, dtype=torch.float64), sum(sigmas) / len(sigmas)
+    return weighted, sum(sigmas) / len(sigmas)

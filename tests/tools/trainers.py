@@ -76,12 +76,14 @@ def composed(*overrides: str, program: str = "") -> Any:
     """verl's configuration, as main_ppo or another program composes it; hydra, which takes a second for it, reads
     verl's files once. A verl without V1 has no name for the legacy trainer."""
     config = copy.deepcopy(_defaults_of(program) if program else _defaults())
-    for override in overrides:
-        if override == LEGACY and not HAS_V1:
-            continue
-        key, _, value = override.removeprefix("+").partition("=")
-        OmegaConf.update(config, key, yaml.safe_load(value), force_add=override.startswith("+"))
+    override(config, *(each for each in overrides if each != LEGACY or HAS_V1))
     return config
+
+
+def override(config: Any, *overrides: str) -> None:
+    for each in overrides:
+        key, _, value = each.removeprefix("+").partition("=")
+        OmegaConf.update(config, key, yaml.safe_load(value), force_add=each.startswith("+"))
 
 
 def validate(*overrides: str) -> None:
@@ -122,10 +124,10 @@ class LegacyTrainer(ray_trainer.RayPPOTrainer):
     fit.__module__ = ray_trainer.__name__
 
 
-def legacy_trainer(*overrides: str, trainer: type = LegacyTrainer) -> Any:
-    """The trainer of ``trainer.use_v1=False`` before its workers start."""
+def legacy_trainer(*overrides: str, trainer: type = LegacyTrainer, config: Any = None) -> Any:
+    """The trainer of ``trainer.use_v1=False`` before its workers start; ``config`` is another than verl's own."""
     made = trainer(
-        config=composed(LEGACY, *overrides),
+        config=composed(LEGACY, *overrides) if config is None else config,
         tokenizer=Tokenizer(),
         role_worker_mapping={Role.ActorRollout: None, Role.ActorRolloutRef: None},
         resource_pool_manager=None,
@@ -183,11 +185,10 @@ def _datasets() -> dict[str, Any]:
     return {"train_dataset": list(range(8)), "val_dataset": [0], "collate_fn": list}
 
 
-def trainer_batch(
-    seed: int = 0, prompts: int = 6, sessions: int = 4, width: int = 30, outputs: int = 1
-) -> tuple[DataProto, list[str]]:
+def trainer_batch(seed: int = 0, outputs: int = 1) -> tuple[DataProto, list[str]]:
     """A step's batch as verl's V1 trainer holds it after balancing, and its keys: rows of a group scattered, one
     padding row. Prompts are "7 ROW", responses count from 100 * row."""
+    prompts, sessions, width = 6, 4, 30
     g = torch.Generator().manual_seed(seed)
     uids = [str(uuid.UUID(int=torch.randint(2**62, (1,), generator=g).item())) for _ in range(prompts)]
     keys = [f"{uid}_{s}_{o}" for uid in uids for s in range(sessions) for o in range(outputs)]
@@ -277,11 +278,13 @@ def _in_v1(trainer: Any, data: DataProto, keys: list[str]) -> tuple[dict[str, to
     return of_update, metrics
 
 
-def weighted(data: DataProto, plain: torch.Tensor, scope: str = "group", weights: str = "gaussian") -> torch.Tensor:
+def weighted(
+    data: DataProto, plain: torch.Tensor, scope: str = "group", weights: str = "gaussian", settings: Any = None
+) -> torch.Tensor:
     """The reference's weights times GRPO's advantages."""
     uids = data.non_tensor_batch["uid"] if scope == "group" else [0] * len(plain)
     of_tokens = data.batch["old_log_probs"], plain, data.batch["response_mask"]
-    return reference_weighted(weights, *of_tokens, uids, data.batch["entropy"])
+    return reference_weighted(weights, *of_tokens, uids, data.batch["entropy"], **(settings or {}))
 
 
 def loss_arguments(seed=0, rows=6, width=20):

@@ -1,4 +1,4 @@
-"""CWGRPOTrainer on the pretended device, for test_trl_runs.py.
+"""CWGRPOTrainer on the pretended device, for test_trl_runs.py and test_trl_weights.py.
 
 It is apart from trl_training.py, because a program that has this device cannot wait for other processes: PyTorch would
 wait on the device.
@@ -6,7 +6,7 @@ wait on the device.
 
 from pretend_device import OnDevice, Pretend, back, on_device
 from trl import GRPOTrainer
-from trl_training import Tools, Watched
+from trl_training import Watched
 
 from cw_plugin.hosts.trl import CWGRPOTrainer
 
@@ -34,7 +34,3 @@ class CWOnDevice(Watched, CWGRPOTrainer, TRLOnDevice):
 
     def _calculate_rewards(self, *args, **kwargs):
         return back(super()._calculate_rewards(*args, **kwargs))
-
-
-class WithToolsOnDevice(Tools, CWOnDevice):
-    pass

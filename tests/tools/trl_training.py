@@ -68,7 +68,7 @@ class WatchedCW(Watched, CWGRPOTrainer):
     pass
 
 
-class Tools:
+class WithTools(WatchedCW):
     """Every third token of a response is a tool's."""
 
     def _generate(self, prompts):
@@ -77,11 +77,7 @@ class Tools:
         return tuple(result)
 
 
-class WithTools(Tools, WatchedCW):
-    pass
-
-
-class Backwards:
+class BackwardsCW(WatchedCW):
     """The responses to a prompt come in the reverse order."""
 
     def _generate(self, prompts):
@@ -90,10 +86,6 @@ class Backwards:
             [of[row - row % size + size - 1 - row % size] for row in range(len(of))] if isinstance(of, list) else of
             for of in result
         )
-
-
-class BackwardsCW(Backwards, WatchedCW):
-    pass
 
 
 # Two groups of four in a batch, short responses, every step logged.
@@ -121,7 +113,7 @@ def kept(run: Any) -> dict[str, Any]:
 if __name__ == "__main__":
     out = Path(sys.argv[1])
     for name, options in json.loads(sys.argv[2]).items():
-        scored = {"reward_funcs": globals()[options.pop("reward", "reward")]}
+        scored = {"reward_funcs": [globals()[function] for function in options.pop("reward", ["reward"])]}
         run = train(out / name, given=scored, **options)
         torch.save(kept(run), out / f"{name}-{run.accelerator.process_index}.pt")
     os._exit(0)  # gloo's threads abort the process now and then, if it ends while they finish

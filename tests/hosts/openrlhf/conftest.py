@@ -1,7 +1,6 @@
 """Fixtures of OpenRLHF's own classes. They import OpenRLHF when used, as other tests here run without it."""
 
 import pytest
-import torch
 import wrapt
 
 
@@ -24,15 +23,9 @@ def plain():
 @pytest.fixture(scope="module")
 def actor():
     from openrlhf.models import Actor
-    from transformers import Qwen2Config, Qwen2ForCausalLM
+    from openrlhf_experiences import MODEL
+    from transformers import AutoModelForCausalLM
 
-    torch.manual_seed(0)
-    config = Qwen2Config(
-        vocab_size=300, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4
-    )
-    model = Qwen2ForCausalLM(config).float()
-    with torch.no_grad():
-        model.lm_head.weight.mul_(20)  # log-probs that differ
-    actor = Actor(model)
+    actor = Actor(AutoModelForCausalLM.from_pretrained(MODEL))
     actor.packing_samples = False
     return actor

@@ -9,47 +9,37 @@ import pytest
 pytest.importorskip("verl")
 
 import json
-from pathlib import Path
 
-from host_packages import DEEPSPEED, OF_OPENRLHF
-from interpreter import ROOT, python, run_tests
+from host_packages import host_folders
+from interpreter import python, run_tests
 
 from cw_plugin.errors import HostError
 from cw_plugin.hosts.host import OPENRLHF
 from cw_plugin.hosts.openrlhf import install
 
 
-@pytest.fixture
-def path(packages):
-    def folders(version: str) -> tuple[Path, ...]:
-        release = packages(f"openrlhf=={version}", *OF_OPENRLHF)
-        return (release, packages(*DEEPSPEED), ROOT / "examples" / "openrlhf" / "cpu")
-
-    return folders
-
-
 @pytest.mark.parametrize(
     "version", [*(pytest.param(v, marks=pytest.mark.slow) for v in (OPENRLHF.oldest, "0.10.4")), OPENRLHF.newest]
 )
-def test_a_release_of_openrlhf_passes_the_tests(version, path):
-    run_tests("hosts/openrlhf", f"--ignore={__file__}", path=path(version), HF_HUB_OFFLINE="1")
+def test_a_release_of_openrlhf_passes_the_tests(version):
+    run_tests("hosts/openrlhf", f"--ignore={__file__}", path=host_folders("openrlhf", version), HF_HUB_OFFLINE="1")
 
 
 @pytest.mark.slow
-def test_a_release_of_another_shape_is_refused(path):
+def test_a_release_of_another_shape_is_refused():
     code = """
 from cw_plugin.hosts import openrlhf
 openrlhf.install()
 import openrlhf.trainer.ppo_utils.experience_maker
 """
-    result = python("-c", code, path=path("0.8.11"))
+    result = python("-c", code, path=host_folders("openrlhf", "0.8.11"))
     assert result.returncode == 1
     error = result.stderr.strip().splitlines()[-1]
     assert "does not fit OpenRLHF 0.8.11" in error and "compute_advantages_and_returns" in error
 
 
-def test_the_launcher_refuses_an_unknown_option_before_anything_starts(path):
-    result = python("-m", "cw_plugin.hosts.openrlhf", path=path(OPENRLHF.newest), CW_GRPO_WEIGHT="none")
+def test_the_launcher_refuses_an_unknown_option_before_anything_starts():
+    result = python("-m", "cw_plugin.hosts.openrlhf", path=host_folders("openrlhf"), CW_GRPO_WEIGHT="none")
     assert result.returncode == 1 and result.stderr.startswith("cw_grpo: CW_GRPO_WEIGHT is not an option")
 
 
@@ -65,7 +55,7 @@ GOES_ON = "from openrlhf.utils.deepspeed import DeepspeedStrategy as S; S.print 
         ("del ppo_trainer.BasePPOTrainer.train_step", (), "there is no openrlhf.trainer.ppo_trainer.BasePPOTrainer.t"),
     ],
 )
-def test_the_launcher_refuses_what_cannot_train_in_a_sentence(path, tmp_path, before, flags, said):
+def test_the_launcher_refuses_what_cannot_train_in_a_sentence(tmp_path, before, flags, said):
     if before != GOES_ON:
         (tmp_path / "_actor").mkdir()
     (tmp_path / "cw_grpo.json").write_text('{"scope": "batch", "weights": "gaussian"}')
@@ -79,12 +69,12 @@ program.main()
 """
     flags = ("--reward.remote_url", "none.py", "--ckpt.path", tmp_path, "--algo.advantage.estimator", "rloo", *flags)
     flags = ("--rollout.n_samples_per_prompt", "2", *flags)
-    result = python("-c", code, *flags, path=path(OPENRLHF.newest))
+    result = python("-c", code, *flags, path=host_folders("openrlhf"))
     last = result.stderr.splitlines()[-1]
     assert result.returncode == 1 and last.startswith("cw_grpo: ") and said in last
 
 
-def test_rays_workers_get_the_hook_and_the_options_or_the_launcher_fails(path):
+def test_rays_workers_get_the_hook_and_the_options_or_the_launcher_fails():
     """A Ray of its own, started as train_ppo_ray does it; then one that runs another hook in the place of ours.
 
     The variable of a job is the one that ``ray job submit`` sets for the job's program.
@@ -111,7 +101,7 @@ runpy.run_module = train_ppo_ray
 program.main()
 """
     variables = {"CW_GRPO_WEIGHTS": "none", "RAY_JOB_CONFIG_JSON_ENV_VAR": json.dumps(job), "RAY_ADDRESS": "10.0.0.1:1"}
-    result = python("-c", code, path=path(OPENRLHF.newest), **variables)
+    result = python("-c", code, path=host_folders("openrlhf"), **variables)
     assert result.returncode == 1
     said = "cw_grpo: Ray's workers did not run cw_plugin.hosts.openrlhf.hook.install, so they would train plain GRPO"
     assert said in result.stderr

@@ -18,7 +18,7 @@ import golden
 import loguru
 import torch
 from pyarrow import parquet
-from reference_weightings import reference_weighted
+from reference_weightings import WITHOUT_ENTROPIES
 from skyrl.backends.skyrl_train.utils import ppo_utils
 from skyrl.backends.skyrl_train.utils.ppo_utils import AdvantageEstimator, PolicyLossRegistry, PolicyLossType
 from skyrl.train.config import SkyRLTrainConfig
@@ -26,6 +26,7 @@ from skyrl.train.fully_async_trainer import FullyAsyncRayPPOTrainer, GeneratedOu
 from skyrl.train.generators.base import TrajectoryID
 from skyrl.train.trainer import RayPPOTrainer
 from skyrl.train.utils import validate_cfg
+from skyrl_program import Halves
 from skyrl_trainers import ALGORITHM, PROMPTS, TOKENIZER, expected, rollouts, settings, train, trainer_of
 
 from cw_plugin.errors import HostError, NonFiniteError
@@ -77,17 +78,15 @@ def test_every_row_reaches_the_workers_with_the_weights_of_its_group(tmp_path, m
 
 
 @pytest.mark.parametrize("scope", ["group", "batch"])
-@pytest.mark.parametrize("name", ["ar", "stare", "drop_top_cov", "positive_weight"])
+@pytest.mark.parametrize("name", WITHOUT_ENTROPIES)
 def test_every_weighting_weighs_whole_groups(tmp_path, monkeypatch, name, scope):
     monkeypatch.setenv("CW_GRPO_SCOPE", scope)
     monkeypatch.setenv("CW_GRPO_WEIGHTS", name)
     output, uids = rollouts(turns=2)
-    plain, batch = train(trainer_of(RayPPOTrainer, settings(tmp_path)), output, uids)
-    found, _ = train(trainer_of(CWGRPOTrainer, settings(tmp_path)), output, uids)
-    log_probs, mask = batch["action_log_probs"], batch["loss_mask"]
-    together = uids if scope == "group" else [0] * len(uids)
-    wanted = reference_weighted(name, log_probs, plain * mask, mask, together, torch.zeros_like(log_probs))
-    torch.testing.assert_close((found * mask).double(), wanted, atol=1e-6, rtol=1e-5)
+    plain = train(trainer_of(RayPPOTrainer, settings(tmp_path)), output, uids)
+    found, batch = train(trainer_of(CWGRPOTrainer, settings(tmp_path)), output, uids)
+    wanted, _ = expected(plain, uids, scope, name)
+    torch.testing.assert_close((found * batch["loss_mask"]).double(), wanted, atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -188,13 +187,6 @@ def test_a_step_is_recorded_and_the_settings_are_written(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("order", ["before", "after"])
 def test_a_trainer_of_ones_own_is_served_in_either_order(tmp_path, order):
-    class Halves(RayPPOTrainer):
-        """As DAPO's trainer in SkyRL's examples, it changes rewards."""
-
-        def postprocess_generator_output(self, generator_output, uids):
-            generator_output["rewards"] = [[value / 2 for value in row] for row in generator_output["rewards"]]
-            return super().postprocess_generator_output(generator_output, uids)
-
     kind = type("Mine", (CWGRPOTrainer, Halves) if order == "before" else (Halves, CWGRPOTrainer), {})
     changed = {"trainer.algorithm.grpo_norm_by_std": "false"}
     plain = train(trainer_of(RayPPOTrainer, settings(tmp_path, **changed)), *rollouts())

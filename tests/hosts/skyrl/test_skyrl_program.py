@@ -24,7 +24,7 @@ def start(folder: Path, *words: str, **environment: str) -> subprocess.Completed
     """What a command prints, with the settings of the tests."""
     names = ("export_path", "ckpt_path", "log_path")
     given = SETTINGS | {"trainer.algorithm.grpo_norm_by_std": "false"} | {f"trainer.{name}": folder for name in names}
-    environment = {"OUT": str(folder / "out"), "TRAINER": "halves", "HF_HUB_OFFLINE": "1"} | environment
+    environment = {"OUT": str(folder / "out"), "HF_HUB_OFFLINE": "1"} | environment
     return python("-m", *words, *(f"{name}={value}" for name, value in given.items()), **environment)
 
 
@@ -39,13 +39,6 @@ def test_a_program_of_its_own_trains_on_the_weights(tmp_path, scope, where):
     # The program halves its rewards.
     torch.testing.assert_close(2 * found["advantages"].double(), weighted, atol=1e-6, rtol=1e-5)
     assert found["metrics"]["cw_grpo/sigma"] == pytest.approx(sigma / 2, rel=1e-4)
-
-
-def test_a_trainer_with_log_probs_of_its_own_is_refused(tmp_path):
-    """As Arctic's, whose log-probs are a server's."""
-    result = start(tmp_path, OURS, "skyrl_program", TRAINER="arctic")
-    assert result.returncode == 1 and not (tmp_path / "out").exists()
-    assert "ArcticLike has fwd_logprobs_values_reward of its own, so CW-GRPO does not know what" in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -9,17 +9,15 @@ import pytest
 
 pytest.importorskip("verl")
 
-from host_packages import IN_SKYRL
-from interpreter import ROOT, python, run_tests
+from host_packages import host_folders
+from interpreter import python, run_tests
 
 from cw_plugin.hosts.host import SKYRL
 
 
 @pytest.mark.parametrize("version", [pytest.param(SKYRL.oldest, marks=pytest.mark.slow), SKYRL.newest])
-def test_a_release_of_skyrl_passes_the_tests(version, packages):
-    release = packages(f"skyrl=={version}", *IN_SKYRL)
-    cpu = ROOT / "examples" / "skyrl" / "cpu"
-    run_tests("hosts/skyrl", f"--ignore={__file__}", path=(release, cpu), HF_HUB_OFFLINE="1")
+def test_a_release_of_skyrl_passes_the_tests(version):
+    run_tests("hosts/skyrl", f"--ignore={__file__}", path=host_folders("skyrl", version), HF_HUB_OFFLINE="1")
 
 
 def test_an_environment_without_skyrl_is_refused():

@@ -15,9 +15,9 @@ import golden
 import torch
 import torch.nn.functional as F
 from host_packages import host_folders
-from interpreter import ROOT, WITHOUT_VLLM, python
+from interpreter import ROOT, python
 from reference import grpo_advantages, reference_advantages
-from reference_weightings import WEIGHTINGS, reference_weighted
+from reference_weightings import OF_LITERATURE, reference_weighted
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -28,11 +28,13 @@ QUESTIONS = ["What is 3 + 4?", "Compute 9 - 5.", "Ann has 7 apples and gets 8 mo
 
 
 @pytest.fixture(scope="module")
-def swift() -> Path:
-    return host_folders("swift")[0]
+def swift() -> list[Path]:
+    return host_folders("swift")
 
 
-def start(swift: Path, out: Path, *flags: str, plugins: tuple[str, ...], processes: int = 1, **environment: str) -> str:
+def start(
+    swift: list[Path], out: Path, *flags: str, plugins: tuple[str, ...], processes: int = 1, **environment: str
+) -> str:
     """``swift rlhf`` as a user calls it; returns what it printed."""
     data = out / "problems.jsonl"
     problems = [{"messages": [{"role": "user", "content": question}]} for question in QUESTIONS]
@@ -47,16 +49,16 @@ def start(swift: Path, out: Path, *flags: str, plugins: tuple[str, ...], process
     }  # fmt: skip
     given = [str(part) for name, value in settings.items() for part in (f"--{name}", value)]
     given += ["--external_plugins", *(str(ROOT / plugin) for plugin in plugins)]
-    arguments = (*(program if processes > 1 else ()), swift / "swift" / "cli" / "rlhf.py", *given, *flags)
+    arguments = (*(program if processes > 1 else ()), swift[0] / "swift" / "cli" / "rlhf.py", *given, *flags)
     environment |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
-    result = python(*arguments, path=(swift, WITHOUT_VLLM), SWIFT_TEST_OUT=str(out), **environment)
+    result = python(*arguments, path=swift, SWIFT_TEST_OUT=str(out), **environment)
     return result.stdout + result.stderr
 
 
-OTHERS = [name for name in WEIGHTINGS if name not in ("gaussian", "none")]
+OTHERS = [pytest.param(name, marks=pytest.mark.slow) for name in OF_LITERATURE if name != "steer"]
 
 
-@pytest.mark.parametrize("weights", ["gaussian", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
+@pytest.mark.parametrize("weights", ["gaussian", "steer", *OTHERS])
 def test_two_processes_that_share_a_group_train_on_its_weights(swift, tmp_path, weights):
     """Eight responses to one problem in a step; each process has two micro-batches of two.
 
@@ -111,7 +113,7 @@ def test_two_processes_that_share_a_group_train_on_its_weights(swift, tmp_path, 
 def test_the_golden_vectors_are_what_ms_swift_trains_on(swift, tmp_path):
     program = (ROOT / "tests" / "tools" / "swift_golden.py", tmp_path)
     environment = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-    result = python(*program, path=(swift, WITHOUT_VLLM), **environment)
+    result = python(*program, path=swift, **environment)
     assert result.returncode == 0, result.stderr[-3000:]
     found, mask = torch.load(tmp_path / "found.pt"), golden.of_tokens("response_mask").bool()
     assert found.keys() == golden.GOLDEN["weightings"].keys()
@@ -129,7 +131,7 @@ def test_the_plugin_of_the_examples_trains(swift, tmp_path):
 
 def test_the_losses_that_lose_the_weights_are_refused_and_no_other(swift):
     """By the gradients of ms-swift's own loss: does a weight multiply that of its token?"""
-    result = python(ROOT / "tests" / "tools" / "swift_losses.py", path=(swift, WITHOUT_VLLM))
+    result = python(ROOT / "tests" / "tools" / "swift_losses.py", path=swift)
     assert result.returncode == 0, result.stderr
     found = json.loads(result.stdout.splitlines()[-1])
     assert {setting for setting, (keeps, refused) in found.items() if keeps == refused} == set()
@@ -160,7 +162,7 @@ attempt(args=SimpleNamespace(**good | {"loss_type": "real"}))  # which it takes,
 swift.rlhf_trainers.GRPOTrainer = object
 attempt()
 """
-    said = python("-c", code, path=(swift, WITHOUT_VLLM)).stdout.splitlines()
+    said = python("-c", code, path=swift).stdout.splitlines()
     given = (
         "importance_sampling_level='sequence'",
         "'real'",
@@ -205,7 +207,7 @@ for packed in (True, False):
     batch = trainer._cw_batch([{"grpo_batch": rows}])
     print("recorded:", batch.read_sequences is not None, batch.rewards.tolist())
 """
-    said = python("-c", code, path=(swift, WITHOUT_VLLM))
+    said = python("-c", code, path=swift)
     scheduler, teacher = said.stdout.splitlines()[:2]
     assert "the scheduler changes the number of responses" in scheduler, said.stderr
     assert teacher.endswith("train without the column teacher_prompt"), said.stderr
@@ -250,7 +252,7 @@ for folder, weights, resumed in (("v0", "gaussian", None), ("v0", "none", None),
     except OptionsError as error:
         print(error)
 """
-    result = python("-c", code, path=(swift, WITHOUT_VLLM))
+    result = python("-c", code, path=swift)
     assert result.returncode == 0, result.stderr
     goes_on, refused, elsewhere, resumed = result.stdout.splitlines()
     assert goes_on == elsewhere == "trains a trial"
@@ -262,6 +264,6 @@ def test_the_plugin_refuses_megatrons_trainers(swift):
     code = (
         "import runpy, sys; sys.modules['swift.megatron.arguments'] = sys; runpy.run_path('examples/swift/plugin.py')"
     )
-    result = python("-c", code, path=(swift, WITHOUT_VLLM))
+    result = python("-c", code, path=swift)
     assert "HostError: CW-GRPO is not available for `megatron rlhf`" in result.stderr
-    assert (swift / "swift" / "megatron" / "arguments" / "__init__.py").exists()  # so the name is right
+    assert (swift[0] / "swift" / "megatron" / "arguments" / "__init__.py").exists()  # so the name is right

@@ -33,10 +33,6 @@ def train(folder: Path, program: str, *flags: str, code: int = 0, **settings: ob
     return result.stdout + result.stderr
 
 
-def parameters(folder: Path) -> dict[str, torch.Tensor]:
-    return load_file(folder / "run" / "model.safetensors")
-
-
 def test_the_command_trains_on_weights_that_a_flag_and_the_yaml_choose(tmp_path):
     """One step, which accelerate runs in two processes. Its record has the weights of the paper's equations. Without
     weights, in one process, the model is that of trl grpo."""
@@ -54,7 +50,7 @@ def test_the_command_trains_on_weights_that_a_flag_and_the_yaml_choose(tmp_path)
 
     train(tmp_path / "none", OURS, max_steps=1, cw_weights="none")
     train(tmp_path / "trls", TRLS, max_steps=1)
-    ours, none, trls = (parameters(tmp_path / name) for name in ("ours", "none", "trls"))
+    ours, none, trls = (load_file(tmp_path / name / "run" / "model.safetensors") for name in ("ours", "none", "trls"))
     assert all(torch.equal(none[name], trls[name]) for name in trls)
     assert any(not torch.equal(ours[name], trls[name]) for name in trls)
 

@@ -34,6 +34,7 @@ EVERY = [
 ]
 WEIGHTS = [
     "hosts/trl/test_trl_weights.py::test_every_row_at_the_loss_has_the_weights_of_its_whole_group",
+    "hosts/trl/test_trl_weights.py::test_responses_that_a_function_leaves_unscored_in_two_processes_that_share_a_group",
     "hosts/trl/test_trl_command.py",
     "hosts/trl/test_trl_images.py::test_images_reach_the_forward_pass_of_the_weights",
     "hosts/trl/test_trl_refused.py::test_a_trainer_that_gets_its_advantages_elsewhere_is_refused",

@@ -12,8 +12,8 @@ from interpreter import ROOT
 from transformers import AutoModelForCausalLM
 from trl import GRPOConfig, GRPOTrainer
 from trl_checks import check_weights, same
-from trl_on_device import CWOnDevice, WithToolsOnDevice
-from trl_training import BASE, MODEL, QUESTIONS, WatchedCW, WithTools, kept, prompts, reward, train
+from trl_on_device import CWOnDevice
+from trl_training import BASE, MODEL, QUESTIONS, kept, prompts, reward, train
 
 from cw_plugin.errors import OptionsError
 from cw_plugin.hosts.trl import CWGRPOConfig, CWGRPOTrainer
@@ -21,7 +21,6 @@ from cw_plugin.hosts.trl.config import options
 from cw_plugin.lab.reports.read_records import read_tokens
 from cw_plugin.lab.reports.runs import read_run
 from cw_plugin.options import Options
-from cw_plugin.statistics import CovarianceStatistics
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -119,7 +118,7 @@ def test_evaluation_is_trls(tmp_path):
     ],
 )
 def test_every_step_that_is_due_has_a_record_of_the_batches_it_trains_on(tmp_path, options, steps, losses):
-    run = train(tmp_path, max_steps=6, cw_record_every=4, **options)
+    run = train(tmp_path, CWOnDevice, max_steps=6, cw_record_every=4, **options)
     records = read_tokens(tmp_path)
     assert [record.step for record in records] == steps
     for record, batch in zip(records, [run.at_loss[number] for number in losses], strict=True):
@@ -157,29 +156,6 @@ def test_the_model_card_names_the_method_that_was_trained(tmp_path, weights, nam
     assert ("cw-grpo" in run.model.model_tags, "cw-grpo" in card) == (weights == "gaussian",) * 2
     paper = yaml.safe_load((ROOT / "CITATION.cff").read_text())["preferred-citation"]
     assert (paper["title"] in card) == (weights == "gaussian")
-
-
-@pytest.mark.parametrize(
-    ("trainers", "options"),
-    [
-        ((WithTools, WithToolsOnDevice), {"cw_weights": "own_weightings:cauchy"}),
-        ((WatchedCW, CWOnDevice), {"cw_scope": "batch", "num_iterations": 2}),
-        ((WatchedCW, CWOnDevice), {"cw_weights": "steer"}),
-        ((WatchedCW, CWOnDevice), {"cw_weights": "clip_cov"}),
-    ],
-)
-def test_on_a_device_it_trains_and_records_what_it_does_on_the_cpu(tmp_path, trainers, options):
-    (here, there), seen = trainers, []
-    for trainer in (here, there):
-        out = tmp_path / trainer.__name__
-        run = train(out, trainer, max_steps=1, cw_record_every=1, **options)
-        (record,) = read_tokens(out)
-        logged = {name: value for entry in run.state.log_history for name, value in entry.items() if "cw_grpo" in name}
-        seen.append((run, logged | {"cw_grpo/seconds": 0}, record))
-    (first, first_log, first_record), (second, second_log, second_record) = seen
-    names = {f"cw_grpo/{name}" for name in (*CovarianceStatistics.__dataclass_fields__, "seconds")}
-    assert same(first, second) and first_log == second_log and set(first_log) == names
-    assert first_record.table == second_record.table and first_record.prompts == second_record.prompts
 
 
 def test_a_report_reads_trls_files(tmp_path, monkeypatch):

@@ -14,10 +14,11 @@ import golden
 import torch
 import trl
 from interpreter import ROOT, python
-from reference_weightings import WEIGHTINGS
+from reference_weightings import OF_LITERATURE
 from transformers import AutoModelForCausalLM
 from trl import GRPOConfig
 from trl_checks import LORA, check_weights, unpadded
+from trl_on_device import CWOnDevice
 from trl_training import (
     BASE,
     MODEL,
@@ -42,7 +43,6 @@ from cw_plugin.statistics import CovarianceStatistics
 pytestmark = pytest.mark.filterwarnings("ignore")
 RESPONSE = 6  # a token
 PADDING = {"pad_to_multiple_of": 64} if "pad_to_multiple_of" in GRPOConfig.__dataclass_fields__ else {}  # not in 0.29
-TWO, PARTS = [every_third_unscored, two_thirds_unscored], [1.0, 0.5]
 SPLIT = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "steps_per_generation": 4}
 TWICE = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4, "num_iterations": 2}
 
@@ -55,38 +55,14 @@ TWICE = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4, "nu
         pytest.param(WatchedCW, {}, {"loss_type": "grpo", "beta": 0.04, **PADDING}, 16, id="kl-and-padding"),
         pytest.param(WatchedCW, {"peft_config": LORA}, {}, 16, id="peft-with-dropout-of-its-own"),
         pytest.param(WithTools, {}, {"max_steps": 1}, 8, id="tools"),
-        pytest.param(
-            WatchedCW,
-            {"reward_funcs": TWO},
-            {"max_steps": 1, "reward_weights": PARTS},
-            8,
-            id="unscored-by-one-and-by-both",
-        ),
-        pytest.param(WatchedCW, {"reward_funcs": [in_order]}, {"max_steps": 1}, 8, id="an-advantage-of-0"),
+        pytest.param(WatchedCW, {"reward_funcs": in_order}, {"max_steps": 1}, 8, id="an-advantage-of-0"),
     ],
 )
 def test_every_row_at_the_loss_has_the_weights_of_its_whole_group(tmp_path, trainer, given, options, rows):
     run = train(tmp_path, trainer, given, **options)
-    functions = given.get("reward_funcs", [reward])
-
-    def score(completions: list[list[int]]) -> list[float | None]:
-        """The sum of the scores that there are. The oldest TRL trains on a response without any as on a reward of 0."""
-        of_rows = zip(*(function(completions) for function in functions), strict=True)
-        known = [
-            [value * part for value, part in zip(row, PARTS, strict=False) if value is not None] for row in of_rows
-        ]
-        return [sum(values) if values or trl.__version__ == TRL.oldest else None for values in known]
-
+    score = given.get("reward_funcs", reward)
     check_weights([kept(run)], rows, options.get("cw_scope", "group"), score)
-    if functions == TWO:
-        completions = [unpadded(run.at_loss[0], row)[1] for row in range(rows)]
-        unscored_by = [row.count(None) for row in zip(*(function(completions) for function in functions), strict=True)]
-        assert 1 in unscored_by and 2 in unscored_by
-        (record,) = read_tokens(tmp_path)
-        recorded = dict(zip(*(record.table[name].to_pylist() for name in ("row", "reward")), strict=True))
-        scored = [value for value, count in zip(score(completions), unscored_by, strict=True) if count < 2]
-        assert sorted(value for value in recorded.values() if not math.isnan(value)) == sorted(scored)
-    if functions == [in_order]:
+    if score is in_order:
         assert (run.at_loss[0]["advantages"] == 0).all(1).sum() == 4
     if "peft_config" in given:
         assert any("lora_B" in name and value.any() for name, value in run.policies[1].items())
@@ -104,23 +80,21 @@ def test_the_forward_pass_of_the_weights_needs_the_memory_of_a_micro_batch(tmp_p
     assert seen == [(2, False)] * 4
 
 
-OF_LITERATURE = [name for name in WEIGHTINGS if name not in ("gaussian", "none")]
-QUICK = ("ar", "high_entropy", "steer")
-WITHOUT_OLD_LOG_PROBS = {"max_steps": 1}
-WITH_THEM = {**TWICE, "beta": 0.04}  # and with those of a reference model, the same without its adapter
-CASES = [(name, options) for name in OF_LITERATURE for options in (WITHOUT_OLD_LOG_PROBS, WITH_THEM)]
-QUICK_CASES = [("high_entropy", WITHOUT_OLD_LOG_PROBS), ("steer", WITH_THEM)]
+QUICK = ("gaussian", "ar", "stare_gated", "high_entropy", "steer", "eda")
 
 
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [pytest.param(*case, marks=() if case in QUICK_CASES else pytest.mark.slow) for case in CASES],
-)
-def test_every_weighting_reaches_the_loss(tmp_path, name, options):
-    """Whether TRL computes old log-probs, with which entropies then come, or not."""
-    given = {"peft_config": replace(LORA, lora_dropout=0.0)} if options is WITH_THEM else {}
-    run = train(tmp_path, given=given, cw_weights=name, **options)
-    check_weights([kept(run)], 8 if options is WITHOUT_OLD_LOG_PROBS else 16, weights=name)
+def test_a_weighting_gets_entropies_where_trl_computes_no_old_log_probs(tmp_path):
+    """On a device."""
+    run = train(tmp_path, CWOnDevice, cw_weights="high_entropy", max_steps=1)
+    check_weights([kept(run)], 8, weights="high_entropy")
+    assert not run._cw_computed
+
+
+def test_a_weighting_gets_the_entropies_of_old_log_probs(tmp_path):
+    """And not those of the reference model, the same without its adapter."""
+    given = {"peft_config": replace(LORA, lora_dropout=0.0)}
+    run = train(tmp_path, given=given, cw_weights="steer", beta=0.04, **TWICE)
+    check_weights([kept(run)], 16, weights="steer")
     assert not run._cw_computed
 
 
@@ -202,35 +176,51 @@ def launch(folder: Path, scenarios: dict[str, dict[str, Any]], processes: int = 
     }
 
 
-def test_two_processes_that_share_a_group(tmp_path):
+def test_responses_that_a_function_leaves_unscored_in_two_processes_that_share_a_group(tmp_path):
     """Six rows to a process and groups of four: the second prompt's responses lie on both."""
-    scenarios: dict[str, dict[str, Any]] = {
-        "accumulated": {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 3, "num_iterations": 2},
-        "unscored": {"per_device_train_batch_size": 6, "max_steps": 1, "reward": "every_third_unscored"},
-    }
-    found = launch(tmp_path, scenarios)
-    check_weights(found["accumulated"], 24)
-    check_weights(found["unscored"], 12, score=every_third_unscored)
-    batches = [batch for one in found["unscored"] for batch in one["at_loss"]]
+    functions, parts = (every_third_unscored, two_thirds_unscored), (1.0, 0.5)
+    options = {"reward": [function.__name__ for function in functions], "reward_weights": parts}
+    found = launch(tmp_path, {"unscored": {"per_device_train_batch_size": 6, "max_steps": 1, **options}})["unscored"]
+
+    def total(ids: tuple[int, ...]) -> float | None:
+        scores = [function([ids])[0] for function in functions]
+        known = [score * part for score, part in zip(scores, parts, strict=True) if score is not None]
+        return sum(known) if known else None
+
+    def score(completions: list[tuple[int, ...]]) -> list[float | None]:
+        """The oldest TRL trains on a response without any score as on a reward of 0."""
+        unscored = 0.0 if trl.__version__ == TRL.oldest else None
+        return [unscored if total(ids) is None else total(ids) for ids in completions]
+
+    check_weights(found, 12, score=score)
+    batches = [batch for one in found for batch in one["at_loss"]]
     assert [len(batch["prompt_ids"]) for batch in batches] == [6, 6]
-    rows = [unpadded(batch, row)[:2] for batch in batches for row in range(6)]
-    scored = [(prompt, ids) for prompt, ids in rows if every_third_unscored([ids])[0] is not None]
+    rows = [unpadded(batch, row) for batch in batches for row in range(6)]
+    assert {sum(function([ids])[0] is None for function in functions) for _, ids, *_ in rows} == {0, 1, 2}
+    trained = [(prompt, ids) for prompt, ids, _, advantages in rows if total(ids) is not None or any(advantages)]
     (record,) = read_tokens(tmp_path / "unscored")
-    assert sorted(record.table["token_id"].to_pylist()) == sorted(token for _, ids in scored for token in ids)
-    assert record.tokens == record.table.num_rows and len(scored) < len(rows)
-    assert record.groups == len({prompt for prompt, _ in scored})
+    assert sorted(record.table["token_id"].to_pylist()) == sorted(token for _, ids in trained for token in ids)
+    assert record.tokens == record.table.num_rows and record.groups == len({prompt for prompt, _ in trained})
     recorded = dict(zip(*(record.table[name].to_pylist() for name in ("row", "reward")), strict=True))
-    assert sorted(recorded.values()) == sorted(every_third_unscored([ids])[0] for _, ids in scored)
+    scored = [total(ids) for _, ids, *_ in rows if total(ids) is not None]
+    assert sorted(reward for reward in recorded.values() if not math.isnan(reward)) == sorted(scored)
 
 
-@pytest.mark.parametrize("loss_type", ["grpo", "dapo", "dr_grpo"])
-def test_trls_loss_takes_one_advantage_for_each_token(tmp_path, loss_type):
-    """On policy every ratio is 1, so the loss is the mean of -w~ A, as each type takes its mean."""
-    run = train(tmp_path, loss_type=loss_type, max_steps=1)
+@pytest.mark.parametrize(
+    ("loss_type", "level"), [*((name, "token") for name in ("grpo", "dapo", "dr_grpo", "cispo")), ("cispo", "sequence")]
+)
+def test_trls_loss_multiplies_each_token_by_its_own_weight(tmp_path, loss_type, level):
+    """In the first of two iterations the policy is the one that sampled, and every ratio 1. So the loss is the mean of
+    -w~ A, or with CISPO of -w~ A log pi, as each type takes its mean."""
+    chosen = {"loss_type": loss_type, "importance_sampling_level": level, "epsilon_high": 5}
+    run = train(tmp_path, max_steps=1, num_iterations=2, **chosen)
     (batch,) = run.at_loss
-    mask, summed = batch["completion_mask"], (batch["advantages"] * batch["completion_mask"]).sum(1)
-    means = {"grpo": summed / mask.sum(1) / 8, "dapo": summed / mask.sum(), "dr_grpo": summed / (8 * 16)}
-    assert batch["loss"] == pytest.approx(-means[loss_type].sum().item(), abs=1e-6)
+    mask, per_token = batch["completion_mask"], -batch["advantages"] * batch["completion_mask"]
+    if loss_type == "cispo":
+        per_token = per_token * batch["old_per_token_logps"]
+    summed, mean = per_token.sum(1), per_token.sum() / mask.sum()
+    means = {"grpo": (summed / mask.sum(1)).mean(), "dapo": mean, "cispo": mean, "dr_grpo": summed.sum() / (8 * 16)}
+    assert batch["loss"] == pytest.approx(means[loss_type].item(), rel=1e-5, abs=1e-6)
     assert abs(batch["loss"]) > 1e-3
 
     (log,) = (entry for entry in run.state.log_history if "loss" in entry)
@@ -238,17 +228,6 @@ def test_trls_loss_takes_one_advantage_for_each_token(tmp_path, loss_type):
     assert names == {*CovarianceStatistics.__dataclass_fields__, "seconds"}
     sigmas = check_weights([kept(run)], 8)
     assert len(sigmas) == 2 and log["cw_grpo/sigma"] == pytest.approx(sum(sigmas) / 2, rel=1e-4)
-
-
-@pytest.mark.parametrize("level", ["token", "sequence"])
-def test_cispo_multiplies_the_log_prob_of_each_token_by_its_own_weight(tmp_path, level):
-    """In the first of two iterations the policy is the one that sampled, and the ratio 1, whosever it is."""
-    cispo = {"loss_type": "cispo", "importance_sampling_level": level, "num_iterations": 2, "epsilon_high": 5}
-    run = train(tmp_path, max_steps=1, **cispo)
-    (batch,) = run.at_loss
-    check_weights([kept(run)], 8)
-    per_token = -batch["advantages"] * batch["old_per_token_logps"] * batch["completion_mask"]
-    assert batch["loss"] == pytest.approx((per_token.sum() / batch["completion_mask"].sum()).item(), rel=1e-5)
 
 
 @pytest.mark.slow

@@ -17,9 +17,8 @@ from agentlightning.verl import trainer as of_agent_lightning
 from agentlightning.verl.per_rollout_loss import normalize_advantages_by_rollout
 from agentlightning.verl.rollout_level_advantage import compute_rollout_level_advantage
 from omegaconf import OmegaConf
-from trainers import CW_GRPO, GRPO, OPTION, Tokenizer, composed, copied, trainer_batch, weighted
+from trainers import CW_GRPO, GRPO, OPTION, composed, copied, legacy_trainer, override, trainer_batch, weighted
 from verl import DataProto
-from verl.trainer.ppo.utils import Role
 
 from cw_plugin.errors import OptionsError
 from cw_plugin.hosts.verl.trainer import OF_ROLLOUTS
@@ -59,20 +58,8 @@ def trainer(folder, *overrides: str) -> Trainer:
     own = {key: value for key, value in yaml.safe_load(of_package).items() if key not in ("hydra", "defaults")}
     OmegaConf.set_struct(config, False)
     config = OmegaConf.merge(config, own)
-    for override in ("actor_rollout_ref.actor.ppo_mini_batch_size=1", "actor_rollout_ref.rollout.n=2", *overrides):
-        key, _, value = override.removeprefix("+").partition("=")
-        OmegaConf.update(config, key, yaml.safe_load(value), force_add=True)
-    made = Trainer(
-        config=config,
-        tokenizer=Tokenizer(),
-        role_worker_mapping={Role.ActorRollout: None, Role.ActorRolloutRef: None},
-        resource_pool_manager=None,
-        train_dataset=list(range(8)),
-        val_dataset=[0],
-        collate_fn=list,
-    )
-    made.global_steps = 1
-    return made
+    override(config, "actor_rollout_ref.actor.ppo_mini_batch_size=1", "actor_rollout_ref.rollout.n=2", *overrides)
+    return legacy_trainer(trainer=Trainer, config=config)
 
 
 def rollouts(seed: int = 0) -> DataProto:

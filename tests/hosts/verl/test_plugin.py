@@ -124,12 +124,6 @@ def test_a_place_that_is_of_another_shape_or_not_hooked_is_said(monkeypatch, set
     validate(GRPO, *[setting for setting in settings if setting in (LEGACY, SEPARATE)])  # a run without the method
 
 
-def test_a_verl_without_the_trainer_is_said(monkeypatch):
-    monkeypatch.setitem(sys.modules, "verl.trainer.ppo.v1.trainer_base", None)
-    with pytest.raises(HostError, match=r"there is no verl\.trainer\.ppo\.v1\.trainer_base"):
-        validate(CW_GRPO)
-
-
 def test_beside_a_verl_that_has_cw_grpo_the_plugin_stands_aside(tmp_path):
     """Also if it lacks a function that the plugin would hook."""
     code = """
