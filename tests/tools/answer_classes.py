@@ -29,6 +29,36 @@ BEFORE = (
 
 # fmt: off
 EQUAL: Answers = {
+    "signs within brackets": {
+        r"\frac{3+\sqrt5}{2}, \frac{3-\sqrt5}{2}": [
+            r"\frac{3\pm\sqrt5}{2}", r"x=\frac{3\pm\sqrt{5}}{2}", r"\frac{3\mp\sqrt5}{2}",
+        ],
+        r"\frac{-1\pm i\sqrt3}{2}": [r"\frac{-1-i\sqrt3}{2}, \frac{-1+i\sqrt3}{2}"],
+        r"\frac12\pm\frac{\sqrt5}{2}": [r"\frac{1\pm\sqrt5}{2}"], r"\pm\frac{\sqrt3}{2}": [r"\frac{\pm\sqrt3}{2}"],
+        r"\{1\pm\sqrt{5},-2\}": [r"\{-2, 1+\sqrt{5}, 1-\sqrt{5}\}"],
+        r"\{\frac{1\pm\sqrt5}{2}, 3\}": [r"\{3, \frac{1-\sqrt5}{2}, \frac{1+\sqrt5}{2}\}"],
+        r"(0,\pm5)": ["(0,5),(0,-5)"], r"(\pm1,2)": ["(1,2),(-1,2)", r"(\mp1,2)"], r"(1,-2),(-1,2)": [r"(\pm1,\mp2)"],
+        r"(\pm3,0),(0,\pm4)": ["(3,0),(-3,0),(0,4),(0,-4)"],
+    },
+    "what stands after a layout command": {
+        r"\frac12": [r"\color{red}x=\frac{1}{2}"], "y=2x+1": [r"{\color{blue}y=2x+1}"], "x>3": [r"\hspace{1em}x>3"],
+        "5": [
+            r"\phantom{\frac{1}{2}}5", r"\vphantom{x^{2}+1=}5", r"\textcolor[rgb]{1,0,0}{5}", r"\underline{5}", "{{5}}",
+        ],
+        r"50\%": [r"\textbf{50\%}", r"\text{50%}", "{{50\\%}}"],
+        r"30^\circ": [r"\textbf{30^\circ}", r"\mathrm{30^{\circ}}"],
+        "(1,2)": ["{{(1,2)}}"], r"x^{\underline{3}}": [r"x^{\underline{3}}"],
+    },
+    "numbers in letters and cases": {
+        r"\frac{(2n)!}{(n!)^2}": [r"\binom{2n}{n}"], "I_3": ["I_{3}"],
+        r"\begin{cases}1 & x\le 0\\ 2 & x>0\end{cases}": [r"\begin{cases}1, & x\leq 0\\ 2, & x>0\\\end{cases}"],
+    },
+    "comparisons without a box": {
+        r"x\ge5": ["The answer is x \u2265 5."], r"2\sqrt5": ["The answer is 2*sqrt(5)."],
+        r"5\pi": ["The answer is 5pi."],
+        r"\{5,6\}": ["The answer is {5, 6}."],
+        "x<1 or x>2": [r"x<1\text{ oder }x>2", r"x<1\text{ ou }x>2", "x<1 \u307e\u305f\u306f x>2"],
+    },
     "lines of an environment": {
         "x=1, y=2": [
             r"\begin{cases}x=1\\y=2\end{cases}", r"\left\{\begin{array}{l}x=1,\\y=2\end{array}\right.",
@@ -430,6 +460,35 @@ EQUAL: Answers = {
     },
 }
 UNEQUAL: Answers = {
+    "signs within brackets": {
+        r"(\pm1,2)": ["(-1,1,2)", "(1,-1,2)", "(1,2)"], r"(2,\pm1)": ["(2,-1,1)"], r"(\pm1,\mp2)": [r"(\pm1,\pm2)"],
+        r"\frac{3\pm\sqrt5}{2}": [r"\frac{3+\sqrt5}{2}", r"\frac{5\pm\sqrt3}{2}"],
+    },
+    "what stands after a layout command": {
+        "2": [r"\color{red}x=\frac{1}{2}", r"\hspace{1em}x = \frac{3}{2}", r"\tag{a}x=\frac{3}{2}"],
+        "5": [r"\color{red}x^{2}+5"], "b": [r"\color{red}a\color{black}+b"], "7": [r"7\hspace{1cm}k\in\mathbb{Z}"],
+        r"x^{\underline{3}}": ["x^3"], r"5^{\underline{2}}": ["25"], "I_2": ["I_3", "I"],
+    },
+    "upright functions without brackets": {
+        "2": [
+            rf"\mathrm{{{name}}}\,2"
+            for name in (
+                "tg", "ctg", "cotg", "cosec", "arctg", "arccot", "arcsec", "arcosh", "sech", "cis", "erf", "Log", "Ln",
+                "sgn", "abs", "floor", "ceil", "cbrt",
+            )
+        ],
+    },
+    "comparisons without a box": {
+        "5": [
+            "The answer is x \u2265 5.", "The answer is x \u2260 5.", "The answer is \u2264 5.", "The answer is x != 5",
+            "The answer is 5pi", "The answer is 5*pi.",
+        ],
+        "2": ["The answer is 2sqrt(5)", "The answer is 2 * sqrt(5).", r"2\text{ extraneous}", r"2\text{ (extraneous)}"],
+        "6": ["The answer is {5, 6}."],
+        "1<x<2": [rf"x<2\text{{ {word} }}x>1" for word in ("ou", "oder", "lub", "\u307e\u305f\u306f", "\ub610\ub294")],
+        r"n\ge5": [r"n\ge5\text{ and }n\text{ odd}", r"n\ge5,\ n\text{ prime}"], "x>2": [r"\text{integers }x>2"],
+        r"n\ge5\text{ and }n\text{ odd}": [r"n\ge5"],
+    },
     "lines of an environment": {
         "5": [
             r"\begin{aligned}x&=5\\y&=6\end{aligned}", r"\begin{cases}5\\6\end{cases}",

@@ -2,14 +2,13 @@
 
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from cw_plugin.files import is_remote
 from cw_plugin.lab.configs import listed
-from cw_plugin.lab.doctor.files import DATA, READ_BY_VERL, is_missing_folder
+from cw_plugin.lab.doctor.files import DATA, READ_BY_VERL, data_files, is_missing_folder
 from cw_plugin.lab.doctor.finding import Finding, error_of, said
 from cw_plugin.lab.doctor.names import agent_loops
 from cw_plugin.lab.doctor.steps import check_steps
@@ -17,6 +16,8 @@ from cw_plugin.lab.doctor.steps import check_steps
 if TYPE_CHECKING:
     from verl.utils.dataset.rl_dataset import RLHFDataset
 
+# Of AgentLoopWorker: arguments, and what it writes beside a response.
+_TAKEN = {"output", "validate", "sampling_params", "trajectory", "trace", "session_id", "responses", "prompts"}
 LONGEST = 500  # rows that are rendered, those of the most bytes first; 7,000 would take 3 CPU seconds
 
 
@@ -34,8 +35,10 @@ def check_datasets(config: DictConfig) -> Iterator[Finding]:
         problem = f"verl cannot load the model's configuration or tokenizer: {said(error.__cause__ or error)}"
         yield Finding(problem, "correct actor_rollout_ref.model.path, tokenizer_path or hf_config_path")
     for setting in DATA:
-        files = [Path(name) for name in listed(OmegaConf.select(config, setting))]
-        if files and all(file.is_file() and file.suffix in READ_BY_VERL for file in files):
+        named = listed(OmegaConf.select(config, setting))
+        files = [file.path for file in data_files(config) if file.setting == setting]
+        are_readable = all(file.is_file() and file.suffix in READ_BY_VERL for file in files)
+        if named and are_readable and not any(map(is_remote, named)):
             yield from _check_dataset(config, setting, model)
 
 
@@ -66,15 +69,16 @@ def _check_dataset(config: DictConfig, setting: str, model: Any) -> Iterator[Fin
         yield Finding(problem, "write its files with the same type in each column, and in each field of a column")
         return
     yield from _check_sources(config, setting, dataset)
+    yield from _check_columns(setting, dataset)
     yield from _check_agents(config, setting, dataset)
     wrong = list(_check_media(setting, dataset))
     yield from wrong
     if model is None:
         return
+    if not any(finding.fatal for finding in wrong):
+        yield from _check_prompts(config, setting, dataset)
     if config.data.filter_overlong_prompts:
         yield from _check_filtered(config, setting, dataset)
-    elif not any(finding.fatal for finding in wrong):
-        yield from _check_prompts(setting, dataset)
 
 
 def _check_sources(config: DictConfig, setting: str, dataset: "RLHFDataset") -> Iterator[Finding]:
@@ -102,12 +106,20 @@ def _is_scored(source: Any) -> bool:
     return True
 
 
+def _check_columns(setting: str, dataset: "RLHFDataset") -> Iterator[Finding]:
+    """Columns that verl's agent loop, which gets each column as an argument of its name, has a use of its own for."""
+    taken = sorted(_TAKEN & set(dataset.dataframe.column_names))
+    if taken:
+        problem = f"{setting} has the column(s) {', '.join(taken)}, names that verl's agent loop uses itself: it fails"
+        yield Finding(f"{problem} at every response", "rename or drop them")
+
+
 def _check_agents(config: DictConfig, setting: str, dataset: "RLHFDataset") -> Iterator[Finding]:
     """Rows whose agent loop verl does not have."""
     if "agent_name" not in dataset.dataframe.column_names:
         return
-    known = agent_loops(config)
-    for name in sorted(set(map(str, dataset.dataframe.unique("agent_name"))) - known):
+    known, named = agent_loops(config), set(map(str, dataset.dataframe.unique("agent_name")))
+    for name in sorted(named - known):
         problem = f"{setting} has agent_name={name}, which verl does not have"
         yield Finding(problem, f"one of {', '.join(sorted(known))}")
 
@@ -119,9 +131,13 @@ def _check_media(setting: str, dataset: "RLHFDataset") -> Iterator[Finding]:
     columns = [name for name in dataset.dataframe.column_names if name in keys.values()]
     prompts = [str(prompt) for prompt in dataset.dataframe[dataset.prompt_key]]
     for placeholder, key in keys.items():
-        if key and key not in columns and any(placeholder in prompt for prompt in prompts):
-            problem = f"{setting} has {placeholder} in prompts, and no column {key}, so the model would read it as text"
-            yield Finding(problem, f"data.{placeholder.strip('<>')}_key=<the column that has them>", fatal=False)
+        media = list(dataset.dataframe[key]) if key in columns else [None] * len(prompts)
+        without = [row for row, prompt in enumerate(prompts) if key and placeholder in prompt and not media[row]]
+        if without:
+            rows = f"{len(without)} prompt(s), first row {without[0]}"
+            problem = f"{setting} has {placeholder} in {rows}, and nothing for it in the column {key}"
+            fix = f"data.{placeholder.strip('<>')}_key=<the column that has them>"
+            yield Finding(f"{problem}, so the model would read it as text", fix, fatal=False)
     problems = {row: error_of(partial(dataset.__getitem__, row)) for row in range(len(dataset))} if columns else {}
     wrong = [row for row, problem in problems.items() if problem]
     if wrong:
@@ -141,16 +157,26 @@ def _check_filtered(config: DictConfig, setting: str, dataset: "RLHFDataset") ->
         yield Finding(problem, f"a larger data.max_prompt_length than {config.data.max_prompt_length}")
 
 
-def _check_prompts(setting: str, dataset: "RLHFDataset") -> Iterator[Finding]:
-    """At most one finding: prompts that are longer than verl keeps, or that the model's template refuses."""
+def _check_prompts(config: DictConfig, setting: str, dataset: "RLHFDataset") -> Iterator[Finding]:
+    """At most one finding: prompts that the model's template refuses, that are empty, or longer than verl keeps."""
     if not hasattr(dataset, "_process_multi_modal_info"):  # verl 0.7.1 renders prompts in the agent loop
         return
-    prompts = dataset.dataframe[dataset.prompt_key]
-    longest = sorted(range(len(dataset)), key=lambda row: len(str(prompts[row]).encode()), reverse=True)[:LONGEST]
-    lengths = {row: _tokens(dataset, row) for row in sorted(longest)}
+    sizes = [len(str(prompt).encode()) for prompt in dataset.dataframe[dataset.prompt_key]]
+    longest = sorted(sorted(range(len(dataset)), key=lambda row: sizes[row], reverse=True)[:LONGEST])
+    problems = {row: error_of(partial(_tokens, dataset, row)) for row in longest}
+    refused = [row for row, problem in problems.items() if problem]
+    if refused:
+        verl = "its filter drops such rows" if config.data.filter_overlong_prompts else "it fails on them"
+        problem = f"{setting}: verl cannot render {len(refused)} prompt(s), first row {refused[0]}, and {verl}"
+        yield Finding(f"{problem}: {problems[refused[0]]}", "correct the rows, or the chat template of the model")
+        return
+    lengths = {row: _tokens(dataset, row) for row in longest}
     limit = dataset.max_prompt_length
     overlong = [row for row, length in lengths.items() if length > limit]
-    if overlong:
+    if 0 in lengths.values():
+        problem = f"{setting}: the tokenizer makes no token of a prompt, so the model would not read it"
+        yield Finding(problem, "a folder of the model with all files of its tokenizer")
+    elif overlong and not config.data.filter_overlong_prompts:
         count = f"{len(overlong)}{' or more' if len(overlong) == LONGEST else ''} of {len(dataset)} prompt(s)"
         example = f"row {overlong[0]} has {lengths[overlong[0]]}, the longest {max(lengths.values())}"
         problem = f"{setting}: {count} have more tokens than data.max_prompt_length={limit} ({example})"

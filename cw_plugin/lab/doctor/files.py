@@ -1,5 +1,6 @@
 """The checks of files: whether they exist, and whether the model has positions for the longest sequence."""
 
+import glob
 import json
 import os
 import re
@@ -21,6 +22,7 @@ MODELS = [
     f"actor_rollout_ref.model.{name}" for name in ("path", "tokenizer_path", "hf_config_path", "lora_adapter_path")
 ]
 WRITTEN = [f"trainer.{name}" for name in ("default_local_dir", "rollout_data_dir", "validation_data_dir")]
+_LFS_POINTER = 200  # bytes: what git-lfs leaves in the place of a file is smaller, and weights are larger
 # Where verl or another program expands a path, where it is not used, and where check_files itself looks for it.
 _EXPANDED = ["*.model.*", "*.reward_model.*", "data.*_files", "data.cache_dir", "*skip.*", "*.env_vars"]
 
@@ -46,11 +48,12 @@ class DataFile:
 
 
 def data_files(config: DictConfig) -> Iterator[DataFile]:
-    """The local data files of a run. verl copies the others (``hdfs://``)."""
+    """The local data files of a run, where verl reads patterns such as ``*.parquet``, too. It copies ``hdfs://``."""
     for setting in DATA:
         for path in listed(OmegaConf.select(config, setting)):
             if not is_remote(path):
-                yield DataFile(setting, Path(path))
+                found = sorted(glob.glob(path)) if glob.has_magic(path) else []
+                yield from (DataFile(setting, Path(file)) for file in found or [path])
 
 
 def check_files(config: DictConfig) -> Iterator[Finding]:
@@ -62,17 +65,34 @@ def check_files(config: DictConfig) -> Iterator[Finding]:
             yield Finding(f"{setting}={model} does not exist", instead(model) or "give a folder, or a name on the hub")
         elif model and model.endswith("/"):
             yield Finding(f"{setting}={model} ends with /, which verl refuses", f"{setting}={model.rstrip('/')}")
+    model = Path(config.actor_rollout_ref.model.path)
+    of_megatron = OmegaConf.select(config, "actor_rollout_ref.actor.megatron.use_dist_checkpointing")
+    if model.is_dir() and not of_megatron and not _has_weights(model):
+        problem = f"{MODELS[0]}={model} has no weights (*.safetensors or *.bin), or lacks files that its index names"
+        yield Finding(problem, "download the model again, or name another folder")
+    yield from _check_data_files(config)
+    template = config.actor_rollout_ref.model.custom_chat_template
+    if template and "{" not in template:
+        problem = f"custom_chat_template={template} is no template: verl would make this text of every prompt"
+        yield Finding(problem, "give the text of the template in place of its file")
+    yield from _check_folders_of_run(config)
+
+
+def _check_data_files(config: DictConfig) -> Iterator[Finding]:
     for file in data_files(config):
         if not file.path.exists():
             fix = instead(str(file.path)) or f"cw-grpo prepare all, or {file.setting}=<an existing file>"
             yield Finding(f"{file} does not exist", fix)
     if not listed(OmegaConf.select(config, "data.val_files")):
         yield Finding("data.val_files names no file, without which verl does not start", "data.val_files=<a file>")
-    template = config.actor_rollout_ref.model.custom_chat_template
-    if template and "{" not in template:
-        problem = f"custom_chat_template={template} is no template: verl would make this text of every prompt"
-        yield Finding(problem, "give the text of the template in place of its file")
-    yield from _check_folders_of_run(config)
+
+
+def _has_weights(model: Path) -> bool:
+    """Whether a model's folder has files of weights, and all that its index names; those of git-lfs are no weights."""
+    indices = [*model.glob("*.safetensors.index.json"), *model.glob("*.bin.index.json")]
+    named = [name for index in indices for name in json.loads(index.read_bytes())["weight_map"].values()]
+    files = [model / name for name in named] or [*model.glob("*.safetensors"), *model.glob("*.bin")]
+    return bool(files) and all(file.is_file() and file.stat().st_size > _LFS_POINTER for file in files)
 
 
 def _check_folders_of_run(config: DictConfig) -> Iterator[Finding]:

@@ -99,11 +99,35 @@ def check_names(config: DictConfig) -> Iterator[Finding]:
 def agent_loops(config: DictConfig) -> set[str]:
     """The names that ``default_agent_loop`` and the column ``agent_name`` may have."""
     from verl.experimental.agent_loop.agent_loop import _agent_loop_registry
+
+    return {*_agent_loop_registry, *(loop.name for loop in _agent_loops_of_user(config))}
+
+
+def _agent_loops_of_user(config: DictConfig) -> Any:
+    """Name and class of each, as verl's workers read them."""
+    path = OmegaConf.select(config, f"{_ROLLOUT}.agent.agent_loop_config_path")
+    return OmegaConf.load(_found(path)) if path else []
+
+
+def _load_tools(path: str) -> None:
+    """The classes alone: some tools start Ray when they are made."""
+    from verl.utils.import_utils import load_class_from_fqn
+
+    for tool in OmegaConf.load(_found(path)).tools:
+        load_class_from_fqn(tool.class_name)
+
+
+def _load_functions(path: str) -> None:
+    from verl.tools.function_tool import load_function_tools_from_path  # earlier releases have no such setting
+
+    load_function_tools_from_path(str(_found(path)))
+
+
+def _found(path: str) -> Path:
+    """A file, as verl looks for it."""
     from verl.experimental.agent_loop.utils import resolve_config_path
 
-    path = OmegaConf.select(config, f"{_ROLLOUT}.agent.agent_loop_config_path")
-    of_user: Any = OmegaConf.load(resolve_config_path(path)) if path else []
-    return {*_agent_loop_registry, *(loop.name for loop in of_user)}
+    return Path(resolve_config_path(path))
 
 
 def _load_what_registers_names(config: DictConfig) -> None:
@@ -153,12 +177,8 @@ def _is_used(config: DictConfig, setting: str) -> bool:
 def _loaded(config: DictConfig) -> Iterator[tuple[str, Callable[[], object]]]:
     """What loads each class or file that a setting of this run names, as verl does it."""
     from verl.checkpoint_engine import CheckpointEngineRegistry
-    from verl.experimental.agent_loop.utils import resolve_config_path
     from verl.utils.import_utils import load_class_from_fqn, load_extern_object
     from verl.utils.torch_dtypes import PrecisionType
-
-    def opened(path: str) -> None:
-        Path(resolve_config_path(path)).open("rb").close()
 
     manager = config.reward.reward_manager
     if manager.source != "register":
@@ -172,12 +192,16 @@ def _loaded(config: DictConfig) -> Iterator[tuple[str, Callable[[], object]]]:
             yield f"{setting}={path}:{name}", partial(load_extern_object, path, name)
     by_name: dict[str, Callable[[str], object]] = {
         f"{_ROLLOUT}.agent.agent_loop_manager_class": load_class_from_fqn,
+        f"{_ROLLOUT}.checkpoint_manager_class": load_class_from_fqn,
         "trainer.checkpoint_callback_class": load_class_from_fqn,
-        f"{_ROLLOUT}.multi_turn.tool_config_path": opened,
-        f"{_ROLLOUT}.multi_turn.function_tool_path": opened,
-        f"{_ROLLOUT}.router_config_path": opened,
+        f"{_ROLLOUT}.multi_turn.tool_config_path": _load_tools,
+        f"{_ROLLOUT}.multi_turn.function_tool_path": _load_functions,
+        f"{_ROLLOUT}.router_config_path": lambda path: _found(path).open("rb").close(),
         "actor_rollout_ref.actor.fsdp_config.model_dtype": PrecisionType.to_dtype,
-        "actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype": PrecisionType.to_dtype,
+        **{
+            f"actor_rollout_ref.actor.fsdp_config.mixed_precision.{kind}_dtype": PrecisionType.to_dtype
+            for kind in ("param", "reduce", "buffer")
+        },
         "actor_rollout_ref.ref.fsdp_config.model_dtype": PrecisionType.to_dtype,
         "actor_rollout_ref.actor.megatron.dtype": PrecisionType.to_dtype,
         f"{_ROLLOUT}.checkpoint_engine.backend": CheckpointEngineRegistry.get,
@@ -186,6 +210,8 @@ def _loaded(config: DictConfig) -> Iterator[tuple[str, Callable[[], object]]]:
         name = OmegaConf.select(config, setting)
         if name:
             yield f"{setting}={name}", partial(load, name)
+    for loop in _agent_loops_of_user(config):
+        yield f"{_ROLLOUT}.agent.agent_loop_config_path: {loop.name}", partial(load_class_from_fqn, loop._target_)
     optimizer = config.actor_rollout_ref.actor.optim
     if optimizer.get("optimizer_impl"):  # of FSDP
         name = f"{optimizer.optimizer_impl}:{optimizer.optimizer}"

@@ -72,6 +72,8 @@ def _problem_of(row: dict[str, Any], needed: Sequence[str], prompt: str) -> str 
     strange = [message for message in row[prompt] if not _is_message(message)]
     if strange:  # which a chat template would render as nothing
         return f"has a message without role and content: {strange[0]!r:.80}"
+    if "reward_model" in needed and isinstance(row["reward_model"], dict) and "ground_truth" not in row["reward_model"]:
+        return f"has no ground_truth in reward_model: {row['reward_model']!r:.50}"
     texts = [name for name in ("reward_model", "extra_info") if isinstance(row.get(name), str)]
     if texts:
         return f"has text in {texts[0]}, of which verl reads fields: {row[texts[0]]!r:.50}"

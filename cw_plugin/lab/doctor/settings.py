@@ -1,8 +1,10 @@
 """The checks of settings: what this package or verl refuses, and what verl reads otherwise than it was meant."""
 
+import inspect
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -12,10 +14,11 @@ from cw_plugin.hosts.verl.refused_settings import ACTOR, check_config, check_gro
 from cw_plugin.lab.compose import compose
 from cw_plugin.lab.configs import flat, listed
 from cw_plugin.lab.doctor.files import instead
-from cw_plugin.lab.doctor.finding import Finding, said
+from cw_plugin.lab.doctor.finding import Finding, error_of, said
 from cw_plugin.options import Options
 
 METRICS = "VERL_FILE_LOGGER_PATH"
+_REWARD = "reward.custom_reward_function"
 
 
 def check_method(config: DictConfig) -> Iterator[Finding]:
@@ -96,7 +99,7 @@ def check_verl(config: DictConfig) -> Iterator[Finding]:
     from verl.trainer.ppo import reward, utils
     from verl.utils.config import omega_conf_to_dataclass, validate_config
 
-    reward.get_custom_reward_fn(config)
+    yield from _check_call(config, reward.get_custom_reward_fn(config))
     try:
         if config.get("async_training") is None:  # fully_async_policy does not ask
             validate_config(config, utils.need_reference_policy(config), utils.need_critic(config))
@@ -106,3 +109,20 @@ def check_verl(config: DictConfig) -> Iterator[Finding]:
     except (ValueError, AssertionError, NotImplementedError, InstantiationException) as error:
         cause = error.__cause__ or error  # hydra wraps what a class of verl's settings says
         yield Finding(f"verl refuses these settings: {said(cause)}", "correct the setting that verl names")
+
+
+def _check_call(config: DictConfig, reward_fn: Any) -> Iterator[Finding]:
+    """Whether a reward function takes what verl's reward managers pass; verl drops the responses on which it fails.
+
+    ``reward_fn`` is verl's partial, which holds the user's function and ``reward_kwargs``; None if there is none.
+    """
+    if reward_fn is None or OmegaConf.select(config, "reward.reward_manager.source") != "register":
+        return
+    function, keywords = reward_fn.args
+    passed = dict.fromkeys(["data_source", "solution_str", "ground_truth", "extra_info"])
+    if config.reward.reward_model.enable:
+        passed |= dict.fromkeys(["reward_router_address", "reward_model_tokenizer"])
+    error = error_of(lambda: inspect.signature(function).bind(**passed | keywords))
+    if error:
+        problem = f"{_REWARD}.name={config.reward.custom_reward_function.name} cannot be called as verl does: {error}"
+        yield Finding(problem, f"let it take {', '.join(passed)} and {_REWARD}.reward_kwargs by name")

@@ -24,6 +24,7 @@ _LAYOUT = re.compile(  # {2} is 2, \dfrac is \frac, and spaces mean nothing but 
     r"\{(\w)\}|(?<![,\d])\s+|(?<=\d)\s+(?!\d)|(?<=\\)[dt](?=frac)"
 )
 _DECIMAL_COMMA = re.compile(r"^(-?(?![1-9]\d{0,2},\d{3}$)\d+),(?=\d+$)")  # in 1,222 it stands between thousands
+_RESTRICTED = re.compile(r"\b(?:odd|even|prime|composite|integer)\b")
 _LEFT_SIDE = re.compile(  # "f(x) =", "\vec{v} ="
     r"\s*(?:\\(?:vec|hat|bar|overrightarrow|mathcal)(?![a-zA-Z])\s*)?\{?\s*[a-zA-Z](?:_\{?\w+\}?)?\s*\}?(?:\s*\(\w\))?\s*=(?!=)"
 )
@@ -137,6 +138,9 @@ def _hold_for_others(expected: Answer, given: Answer) -> bool:
     if given.letters and len(given.letters) < len(expected.letters):  # x = 0 for x = y = 0
         return True
     has_inequality = re.search(r"[<>]|\\[lg]e", expected.text + given.text)
+    restricted = [_RESTRICTED.search(side.words) is not None for side in (expected, given)]
+    if has_inequality and restricted[0] != restricted[1]:  # n > 5, n odd
+        return True
     domain_of_one = (expected.domain ^ given.domain) - {"R"}
     return bool(has_inequality and domain_of_one)  # x > 2 holds for other numbers than x > 2, x \in \mathbb{Z}
 

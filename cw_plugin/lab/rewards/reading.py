@@ -175,6 +175,7 @@ def _without_words(answer: str) -> tuple[str, str]:
 
 def symbols(text: str) -> list[str]:
     """The commands, numbers and signs of a text, to compare what math-verify cannot read."""
+    text = re.sub(r"(?<=\\[gln]e)q(?:slant)?(?![a-zA-Z])|,\s*(?=&)|\\\\\s*(?=\\end)", "", text)
     return re.findall(r"\\[a-zA-Z]+|\d+|\S", text)
 
 

@@ -62,10 +62,8 @@ def _scaled(match: re.Match[str]) -> str:
 TEXT = r"\\(?:text(?:rm|bf|it|sf|tt|up|normal)?|math(?:rm|sf|tt)|[mhf]box|operatorname|emph|rm)\*?\s*"
 CHOICE_IN_WORDS = r"\b(?i:(?:the )?(?:(?:final|correct) )?(?:answer|option|choice)(?: is)?:?\s+)"
 _END = r"(?![a-zA-Z])"  # of a command or a word
-_OR = (
-    rf"(?:(?i:and|or|either|both|oder|und|ou|et|lub|veya)|\b\u0438(?:\u043b\u0438)?\b){_END}"
-    "|\u6216\u8005?|\u548c|\u4e0e|\u4e14|\u4ee5?\u53ca|\u3001|\u307e\u305f\u306f|\ub610\ub294"
-)
+_OR = rf"(?:(?i:or|either|oder|ou|lub|veya)|\b\u0438\u043b\u0438\b){_END}|\u6216\u8005?|\u307e\u305f\u306f|\ub610\ub294"
+_AND = rf"(?:(?i:and|both|und|et)|\b\u0438\b){_END}|\u548c|\u4e0e|\u4e14|\u4ee5?\u53ca|\u3001"
 _FUNCTION = rf"(?:{'|'.join({*accepted_latex_functions, 'exp'} - {'re', 'im', 'frac', 'root', 'arg'})})"
 _ARGUMENT = r"(?=\s*\}?\s*[\\(^_{\w])"
 _LETTER = r"[a-zBDEGHIMO-UX-Z](?<![msghl])"  # that is no unit
@@ -86,14 +84,17 @@ _IN_WORDS = rf"(?:\\,|\s)*(?P<text>{TEXT}\{{)?\s*(?P<words>(?:(?:{'|'.join(_POWE
 _IN_TEXT = rf"{TEXT}\{{[^{{}}]*\}}"
 _BETWEEN = r"(?:\s*\^\s*\{?-?\d\}?)?\s*(?:/|\\cdot|\\times)?\s*"  # units
 _UNITS_IN_TEXT = rf"{_IN_TEXT}(?:{_BETWEEN}{_IN_TEXT})*"
+_SIGNED = r"-?\d[\d.,/]*\s*"
+_DEGREE = r"\^\s*\{?\\circ\s*\}?"
+_BRACED = r"\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\}"  # with what is within it
 _GROUP = r"(?:\{[^{}]*\}|\d)"  # an argument
 _FRACTION = r"\\[dt]?frac\s*"
 _DOTS = r"(?:\\[lcd]?dots[bcmio]?(?![a-zA-Z])|\.{3})"
 _ROOT = r"\\sqrt\s*(?:\[[^\]]*\])?\s*"
 EITHER = "; "  # stands for "or" between inequalities, where a comma is "and": forms.py joins the regions
 _SEPARATOR = (
-    rf"\\(?:lor|vee|land|wedge|q?quad){_END}|{TEXT}\{{[\s,]*(?:{_OR})?[\s,]*\}}"
-    rf"|(?<![\\a-zA-Z{{])(?<!\{{ )(?:{_OR})"
+    rf"\\(?:lor|vee|land|wedge|q?quad){_END}|{TEXT}\{{[\s,]*(?:{_OR}|{_AND})?[\s,]*\}}"
+    rf"|(?<![\\a-zA-Z{{])(?<!\{{ )(?:{_OR}|{_AND})"
 )
 
 
@@ -102,8 +103,31 @@ def _separator(match: re.Match[str]) -> str:
     beside = match.string[: match.start()], match.string[match.end() :]
     if re.search(r"land|wedge", match[0]) and not all(re.search(r"[<>=]|\\[lgn]e", side) for side in beside):
         return match[0]
-    is_either = re.search(r"(?i:or|\\vee)|\u6216", match[0]) and re.search(r"[<>]|\\[lgn]e", match.string)
+    is_either = re.search(rf"\\(?:lor|vee)|{_OR}", match[0]) and re.search(r"[<>]|\\[lgn]e", match.string)
     return EITHER if is_either else ", "
+
+
+def _without_braces(match: re.Match[str]) -> str:
+    """What stands in braces that belong together, of which there may be several."""
+    inner = match[0].strip()
+    while inner.startswith("{") and final_boxed(rf"\boxed{inner}") == inner[1:-1].strip():
+        inner = inner[1:-1].strip()
+    return inner
+
+
+def _both_signs(match: re.Match[str]) -> str:
+    r"""Each part of a list or a set that has \pm or \mp within brackets, where latex2sympy cannot read them, as two.
+
+    The signs of a part are read together: (\pm 1, \mp 2) is (1, -2), (-1, 2).
+    """
+    parts = re.split(r"([,;](?![^(\[{]*(?<!\\)[)\]}])|\\[{}])", match[0])
+    return "".join(_with_each_sign(part) if re.search(r"[(\[{][^)\]}]*\\[mp][mp]", part) else part for part in parts)
+
+
+def _with_each_sign(part: str) -> str:
+    first = part.replace(r"\pm", "+").replace(r"\mp", "-")
+    second = part.replace(r"\pm", "-").replace(r"\mp", "+")
+    return f"{first}, {second}"
 
 
 _BRACKETS = {"lbrace": r"\{", "rbrace": r"\}", "lbrack": "[", "rbrack": "]", "lparen": "(", "rparen": ")"}
@@ -160,14 +184,16 @@ REWRITES = [
             lambda match: re.sub(r"\D", "", match[0])),
     Rewrite("layout", r"\\(?:left|right)(?:\.|(?![a-zA-Z]))"
             r"|\\(?:math(?:bf|it|normal|bin|rel|ord)|boldsymbol|bm|pmb|[bB]igg?[lrm]?|(?:display|text|script)style"
-            r"|bf|it|underline|(?:no)?limits|tiny|(?:normal|footnote)size|small|[lL]arge|LARGE|[hH]uge"
+            r"|bf|it|(?:no)?limits|tiny|(?:normal|footnote)size|small|[lL]arge|LARGE|[hH]uge"
             r"|(?:math)?strut|mathord|hfill?|smash|ensuremath|framebox|(?:rm|sf|tt)(?=\s*[-\d])|kern\s*-?[\d.]+[a-z]{2}"
-            r"|(?:(?:text)?color|[hv]space\*?|[hv]?phantom|tag\*?|label)\{.*?\}|notag|nonumber|checkmark)(?![a-zA-Z])"
+            r"|notag|nonumber|checkmark)(?![a-zA-Z])"
+            rf"|\\(?:(?:text)?color(?:\[\w+\])?|[hv]space\*?|[hv]?phantom|tag\*?|label)\s*{_BRACED}"
+            r"|(?<!\^)(?<!\^\{)\\underline(?![a-zA-Z])"  # a falling power
             rf"|^\s*\\(?:approx|(?:[lL]ong)?[rR]ightarrow|to|implies|therefore){_END}|(?<!\\)\\[,;:! ]|~", " "),
     Rewrite("binomial", r"\{\s*(\w+)\s*\\choose\s*(\w+)\s*\}", r"\\binom{\1}{\2}"),
-    Rewrite("braces around all of it", r"^\s*\{([\s\S]*)\}\s*$",
-            lambda match: match[1] if final_boxed(rf"\boxed{{{match[1]}}}") == match[1].strip() else match[0]),
+    Rewrite("braces around all of it", r"^\s*\{[\s\S]*\}\s*$", _without_braces),
     Rewrite("brackets", rf"\\(lbrace|rbrace|lbrack|rbrack|lparen|rparen){_END}", lambda match: _BRACKETS[match[1]]),
+    Rewrite("both signs", rf"^[\s\S]*\\(?:pm|mp){_END}[\s\S]*$", _both_signs),
     Rewrite("colon", rf"(?<![a-zA-Z])\{{:\}}|\\colon{_END}", ":"),
     Rewrite("sign in braces", r"(?<![\^_a-zA-Z])\{([+-])\}", r"\1"),
     Rewrite("colon after words", rf"((?:^|[,;])\s*{TEXT}\{{[^{{}}]*[a-zA-Z]{{2}}[^{{}}]*\}})\s*:", r"\1 ="),
@@ -176,7 +202,8 @@ REWRITES = [
     Rewrite("equations in an environment", _ENVIRONMENT, _lines),
     Rewrite("upright without braces",
             r"(?<!\^)\{\\(?:rm|sf|tt)\s+([^{}]*)\}|(?<![\^{])\\math(?:rm|sf|tt)\s+([a-zA-Z])", r"\\mathrm{\1\2}"),
-    Rewrite("upright", rf"{TEXT}\{{\s*([ei!:+-]|-?\d[\d.,/]*|pi|{_FUNCTION}{_ARGUMENT}|{_COMMAND})\s*\}}"
+    Rewrite("upright",
+            rf"{TEXT}\{{\s*([ei!:+-]|{_SIGNED}(?:\\?%|{_DEGREE})?|pi|{_FUNCTION}{_ARGUMENT}|{_COMMAND})\s*\}}"
             rf"|(?:(?<=[\w)}}=+*/-])|^)\s*{TEXT}\{{\s*({_LETTER})\s*\}}(?!\s*\\Omega)", r" \1\2 "),
     Rewrite("number and unit in a text", rf"(?<![\d.])({TEXT}\{{)\s*(-?\d[\d.,/]*)\s+(?={_UNITS}\s*\}})", r"\2 \1"),
     Rewrite("units in several commands", rf"{_UNITS_IN_TEXT}{_BETWEEN}{_IN_TEXT}"
@@ -193,7 +220,8 @@ REWRITES = [
     Rewrite("root", r"\\sqrt\s*(\[[^\]]*\])?\s*(?:\(([^()]*)\)|(\d+|\\(?![dt]?frac|sqrt)[a-z]+))", r"\\sqrt\1{\2\3}"),
     Rewrite("fraction or root without braces around it",
             rf"({_ROOT}|\^|{_FRACTION}{_GROUP})\s*({_FRACTION}{_GROUP}\s*{_GROUP}|{_ROOT}{_GROUP})", r"\1{\2}"),
-    Rewrite("letter", rf"\\gamma{_END}|(?<=[_{{])\\(?:odot|oplus){_END}|(?<![a-zA-Z\\])E(?=\s*_)", r"\\mathcal{\g<0>}"),
+    Rewrite("letter", rf"\\gamma{_END}|(?<=[_{{])\\(?:odot|oplus){_END}|(?<![a-zA-Z\\])[EI](?=\s*_)",
+            r"\\mathcal{\g<0>}"),
     Rewrite("letter T", r"((?<!matrix})(?<=[\w}])|\([^(),]*\))\s*\^\s*(?:T\b|\\top\b|\{\s*(?:T|\\top)\s*\})",
             r"\1^{\\mathcal{T}}"),  # which latex2sympy would leave out, as if this were a matrix of letters
     Rewrite("dots after a whole number", rf"(?<![\d.])(\d+)\s*{_DOTS}", r"\1, \\mathcal{D}"),
@@ -217,7 +245,7 @@ REWRITES = [
     Rewrite("set of solutions", r"^\s*\\\{\s*([a-zA-Z])\s*(?:\\mid|\||:)(.*)\\\}\s*$", r"\2"),
     Rewrite("function of one", rf"{TEXT}\{{([a-zA-Z]+)\}}\s?(?=[(\[](?!\\text|[^()\[\]]*,))", r"\\operatorname{\1}"),
     Rewrite("point without decimals", r"(?<=\d)\.(?!\s*(?:\d|\\(?:overline|bar|d?dot)(?![a-zA-Z])))", ""),
-    Rewrite("percent", rf"(?:{TEXT}\{{\s*)?(?:\\?%|\b(?:percent(?:age)?|per cent|pct)\b)(?:\.?\s*\}})?", r"\\%"),
+    Rewrite("percent", rf"({TEXT}\{{\s*)?(?:\\?%|\b(?:percent(?:age)?|per cent|pct)\b)(?(1)\.?\s*\}})", r"\\%"),
     Rewrite("unit without \\text", rf"(?<=[\d}})])\s*({_UNITS})",
             r"\\text{ \1 }"),
     Rewrite("choice", rf"{CHOICE_IN_WORDS}(?=\(?[A-H]\)?\s*\}}?$)|(?<=^[A-H])\s*\)$", ""),

@@ -21,16 +21,19 @@ _FUNCTIONS = (
 FUNCTION_OF = rf"\b(?:(?:{_FUNCTIONS}) of|(?:divisible|divided|multiplied) by|(?:different|far|away) from|non)\b"
 _OTHERS = (
     "base|mod|minu|negative|plu|without|except|excluding|but|no|none|not|cannot|and|or|so|unless|wrong|incorrect|false"
-    "|rejected|extraneous|invalid|impossible"
+    "|rejected|extraneou|invalid|impossible"
 )
 _SYMBOLS = "alpha|beta|gamma|delta|theta|lambda|sigma|infinity|modulo|(?:sin|cos|tan|log|sqrt)[a-z]"
+_UPRIGHT_FUNCTIONS = (  # that LaTeX has no command for, and that are no units
+    "(?:arc)?c?tg|(?:arc)?cotg?|cosec|arc(?:sec|csc)|ar(?:sin|cos|tan|cot)h|sech|csch|cis|erf|sgn|abs|floor|ceil|cbrt|ln|log"
+)
 _IN_CHINESE = (  # per mille, times, half, more than, above, below, about, up to, or, and, not, negative, a tenth, dozen
     r"[\u2030\u500d\u534a\u591a\u4f59\u4e0a\u4e0b\u7ea6\u81f3\u6216\u548c\u4e0d\u8d1f\u8ca0\u6298\u6253\u9664\u975e\u8d85]"
     r"|\u6839[\u53f7\u865f]|\u7684[\u5e73\u7acb]\u65b9|\u6b21\u65b9|\u9636\u4e58|\u7b2c|[\u5927\u5c0f\u5c11\u9ad8\u4f4e]\u4e8e"
 )
 _OTHER_NUMBER = re.compile(
     r"(?<!\^)(?<!\^-)\d"  # in m^2 and s^{-1}, the digit belongs to the unit
-    rf"|\b(?:{SCALES}|{_COMPARISONS}|{_OPERATIONS}|{_SYMBOLS}|{_OTHERS})s?\b|{_IN_CHINESE}"
+    rf"|\b(?:{SCALES}|{_COMPARISONS}|{_OPERATIONS}|{_SYMBOLS}|{_UPRIGHT_FUNCTIONS}|{_OTHERS})s?\b|{_IN_CHINESE}"
     rf"|{FUNCTION_OF}\W*$"
 )
 _FUNCTION_OF_ANGLE = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)|(?:cis|c?tg|sen|cosec|cotg)(?![a-zA-Z])")

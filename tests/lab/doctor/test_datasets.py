@@ -4,6 +4,7 @@ import pytest
 
 pytest.importorskip("verl")
 
+import inspect
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from doctor_runs import REWARD, ROW, changed
 from omegaconf import DictConfig
-from verl.experimental.agent_loop.agent_loop import AgentLoopBase
+from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopWorker
 from verl.trainer.ppo.utils import create_rl_dataset
 from verl.utils import hf_tokenizer
 from verl.utils.config import omega_conf_to_dataclass
@@ -196,7 +197,53 @@ def test_placeholders_without_media(composed, tmp_path):
     file = asking(tmp_path / "a.parquet", {9: "<image>" + LONG})
     long, note = sorted(found(composed, f"data.train_files={file}"), key=lambda finding: not finding.fatal)
     assert "1 of 12 prompt(s) have more tokens" in long.what and long.fatal
-    assert "has <image> in prompts, and no column images" in note.what and not note.fatal
+    assert "has <image> in 1 prompt(s), first row 9, and nothing for it in the column images" in note.what
+    assert not note.fatal
+    rows = [ROW | {"images": []}] * 7 + [ROW | {"images": [], "prompt": [{"role": "user", "content": "<image>"}]}]
+    (note,) = found(composed, f"data.train_files={write(file, rows)}")
+    assert "has <image> in 1 prompt(s), first row 7, and nothing for it in the column images" in note.what
+
+
+def test_a_pattern_names_files_as_for_verl(composed, tmp_path):
+    for name in "ab":
+        write(tmp_path / f"{name}.parquet", [ROW] * 8)
+    pattern = f"{tmp_path}/*.parquet"
+    assert found(composed, f"data.train_files={pattern}") == []
+    assert len(dataset_of(composed, Path(pattern))) == 16
+    write(tmp_path / "c.parquet", [ROW | {"prompt": [{"role": "user", "content": LONG}]}] * 8)
+    (finding,) = found(composed, f"data.train_files={pattern}")
+    assert "8 of 24 prompt(s) have more tokens" in finding.what
+    (finding,) = found(composed, f"data.train_files={tmp_path}/*.jsonl")
+    assert "*.jsonl does not exist" in finding.what
+
+
+def test_columns_of_names_that_verl_uses_itself(composed, tmp_path):
+    """Each column is an argument of these functions of verl, beside their own."""
+    functions = [AgentLoopWorker._run_agent_loop, AgentLoopWorker._agent_loop_postprocess]
+    own = {name for function in functions for name in inspect.signature(function).parameters}
+    for name in own - {"self", "kwargs", "agent_name"} | {"session_id", "responses", "prompts"}:
+        file = write(tmp_path / "a.parquet", [ROW | {name: "a"}] * 8)
+        (finding,) = found(composed, f"data.train_files={file}")
+        assert f"has the column(s) {name}, names that verl's agent loop uses itself" in finding.what and finding.fatal
+
+
+@pytest.mark.parametrize("filtered", [False, True])
+def test_prompts_that_the_template_refuses_or_makes_empty(composed, tmp_path, filtered):
+    system = [{"role": "system", "content": "Think."}]
+    file = write(tmp_path / "a.parquet", [ROW] * 8 + [ROW | {"prompt": system}] * 4)
+    template = '{% if messages[0].role == "system" %}{{ raise_exception("no system") }}{% endif %}{{ 1 }}'
+    settings = [f"data.train_files={file}", f"data.filter_overlong_prompts={filtered}"]
+    refusing = f"actor_rollout_ref.model.custom_chat_template='{template}'"
+    (finding,) = found(composed, *settings, refusing)
+    said = f"cannot render 4 prompt(s), first row 8, and {'its filter drops such rows' if filtered else 'it fails'}"
+    assert said in finding.what and "no system" in finding.what and finding.fatal
+    if filtered:
+        config = changed(composed, *settings, refusing)
+        model = omega_conf_to_dataclass(config.actor_rollout_ref.model)
+        model.tokenizer.chat_template = template
+        assert len(create_rl_dataset(str(file), config.data, model.tokenizer, None)) == 8
+    for finding in found(composed, *settings, "actor_rollout_ref.model.custom_chat_template='{{ 1[:0] }}'"):
+        assert "the tokenizer makes no token of a prompt" in finding.what and finding.fatal
 
 
 def test_sources_that_verls_own_rewards_do_not_know(composed, tmp_path):

@@ -195,7 +195,8 @@ trainer.v1.sampler.custom_sampler.path {A}.actor.strategy {A}.rollout.dtype {A}.
 {A}.ref.fsdp_config.model_dtype {A}.actor.optim.optimizer algorithm.rollout_correction.rollout_is
 algorithm.rollout_correction.rollout_rs trainer.checkpoint_callback_class {A}.rollout.agent.agent_loop_manager_class
 {A}.rollout.multi_turn.tool_config_path {A}.rollout.router_config_path {A}.actor.fsdp_config.model_dtype
-{A}.rollout.multi_turn.function_tool_path
+{A}.rollout.multi_turn.function_tool_path {A}.actor.fsdp_config.mixed_precision.reduce_dtype
+{A}.actor.fsdp_config.mixed_precision.buffer_dtype {A}.rollout.checkpoint_manager_class
 """.split()
 
 
@@ -230,6 +231,60 @@ def test_a_name_that_verl_looks_up_late_is_named(composed, setting, if_used):
     assert finding.fatal and finding.what.startswith(setting.removesuffix(".path")) and "qwen.qwen" in finding.what
     if if_used and setting != f"{MANAGER}.name":  # which verl always looks up
         assert examined(changed(composed, "trainer.use_v1=False", f"{setting}=qwen.qwen"), "names") == []
+
+
+def test_tools_and_agent_loops_of_a_file_are_loaded(composed, tmp_path):
+    (tmp_path / "tools.yaml").write_text("tools:\n- class_name: no_module.Tool\n  config: {type: native}\n")
+    (tmp_path / "loops.yaml").write_text("- name: mine\n  _target_: no_module.Loop\n")
+    (tmp_path / "functions.py").write_text("import no_module\n")
+    for setting, file in (
+        ("multi_turn.tool_config_path", "tools.yaml"),
+        ("agent.agent_loop_config_path", "loops.yaml"),
+        ("multi_turn.function_tool_path", "functions.py"),
+    ):
+        (finding,) = examined(changed(composed, f"{A}.rollout.{setting}={tmp_path / file}"), "names")
+        assert setting in finding.what and "no_module" in finding.what and finding.fatal
+
+
+FOUR = "data_source, solution_str, ground_truth, extra_info"
+
+
+@pytest.mark.parametrize(
+    ("code", "settings", "said"),
+    [
+        (f"def compute_score({FOUR}): ...", [], None),
+        ("async def compute_score(**given): ...", [f"+{REWARD}.reward_kwargs.a=1"], None),
+        ("def compute_score(data_source, solution_str, ground_truth): ...", [], "keyword argument 'extra_info'"),
+        (f"def compute_score({FOUR}): ...", [f"{REWARD}.reward_kwargs.a=1"], "unexpected keyword argument 'a'"),
+        (f"def compute_score({FOUR}, b): ...", [], "missing a required argument: 'b'"),
+        (f"def compute_score({FOUR}): ...", ["reward.reward_model.enable=True"], "argument 'reward_router_address'"),
+        ("compute_score = 5", [], "is not a callable object"),
+        ("def compute_score(): ...", ["reward.reward_manager.source=importlib"], None),  # which may call otherwise
+    ],
+)
+def test_a_reward_that_cannot_be_called_as_verl_does(composed, tmp_path, code, settings, said):
+    (tmp_path / "mine.py").write_text(code)
+    findings = examined(changed(composed, f"{REWARD}.path={tmp_path / 'mine.py'}", *settings), "verl")
+    assert [finding.fatal and said in finding.what for finding in findings] == ([] if said is None else [True])
+
+
+def test_a_model_without_its_weights(composed, tmp_path):
+    model = tmp_path / "model"
+    shutil.copytree(f"{ROOT}/examples/cpu/model", model)
+    (weights,) = model.glob("*.safetensors")
+    settings = changed(composed, f"{A}.model.path={model}")
+    assert examined(settings, "files") == []
+    index = model / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": weights.name, "b": "second.safetensors"}}))
+    missing = examined(settings, "files")
+    index.unlink()
+    weights.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n")
+    pointer = examined(settings, "files")
+    weights.unlink()
+    for findings in (missing, pointer, examined(settings, "files")):
+        assert ["has no weights" in finding.what and finding.fatal for finding in findings] == [True]
+    elsewhere = changed(settings, f"{A}.actor.megatron.use_dist_checkpointing=True")
+    assert examined(elsewhere, "files") == []
 
 
 def test_the_names_of_kl_penalties_are_verls():

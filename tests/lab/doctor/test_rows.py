@@ -62,6 +62,11 @@ def test_a_file_that_cannot_be_used(composed, tmp_path, columns, said):
     [
         ("text.parquet", ROW | {"extra_info": '{"index": 0}'}, "row 0 has text in extra_info, of which verl reads"),
         ("text.jsonl", ROW | {"reward_model": "4"}, "row 0 has text in reward_model, of which verl reads fields: '4'"),
+        (
+            "none.jsonl",
+            ROW | {"reward_model": {"style": "rule"}},
+            "row 0 has no ground_truth in reward_model",
+        ),
         ("few.jsonl", ROW, "data.train_files has 8 row(s) for the run, fewer than a batch of 9: verl trains no step"),
         ("list.jsonl", ROW | {"reward_model": {"ground_truth": ["4"]}}, "The ground truth is a list, ['4']"),
         ("rows.csv", ROW, "rows.csv is no file that verl reads (.parquet, .json, .jsonl)"),
@@ -89,6 +94,7 @@ def test_what_verl_reads(composed, tmp_path):
     files[0].write_text(json.dumps([row]))
     files[1].write_text(json.dumps(row, ensure_ascii=False) + "\n")
     assert found(composed, f"data.train_files=[{files[0]},{files[1]},hdfs://host/a.parquet]") == []
+    assert found(composed, f"data.train_files={tmp_path}/li*.json", "data.train_batch_size=2") == []
 
 
 def test_rows_that_a_reward_model_scores_need_no_ground_truth(composed, tmp_path):
