@@ -49,6 +49,15 @@ EQUAL: Answers = {
         r"30^\circ": [r"\textbf{30^\circ}", r"\mathrm{30^{\circ}}"],
         "(1,2)": ["{{(1,2)}}"], r"x^{\underline{3}}": [r"x^{\underline{3}}"],
     },
+    "names, sets and lists": {
+        r"5\text{ cm}": [r"\text{Length: }5\text{ cm}", r"\text{the length is }5\text{ cm}"],
+        r"30^\circ": [r"\text{Angle: }30^\circ"], "5": [r"\text{Answer is: }5"], "x>2": [r"\{x\in\mathbb{R} : x>2\}"],
+        r"\text{Alice}=3, \text{Bob}=4": [r"\text{Alice: }3, \text{Bob: }4", r"\text{Alice is }3, \text{Bob is }4"],
+        r"(2,\infty)": [r"\{x\in\mathbb{R}\mid x>2\}"], r"\mathbb{R}": [r"\text{all real numbers}", "all reals"],
+        r"(-\infty,\infty)": [r"\text{All real numbers}"], r"5\text{ m}^2": [r"5\,\mathrm{m^2}"],
+        "x=3,y=7": ["The answer is x=3 and y=7."], "2,3": ["The answer is x = 2 or x = 3.", "The answer is x=2, 3"],
+        "101_2": ["The answer is 101_2."], "2xy": [r"2\mathrm{xy}"],
+    },
     "numbers in letters and cases": {
         r"\frac{(2n)!}{(n!)^2}": [r"\binom{2n}{n}"], "I_3": ["I_{3}"],
         r"\begin{cases}1 & x\le 0\\ 2 & x>0\end{cases}": [r"\begin{cases}1, & x\leq 0\\ 2, & x>0\\\end{cases}"],
@@ -469,8 +478,20 @@ UNEQUAL: Answers = {
         "5": [r"\color{red}x^{2}+5"], "b": [r"\color{red}a\color{black}+b"], "7": [r"7\hspace{1cm}k\in\mathbb{Z}"],
         r"x^{\underline{3}}": ["x^3"], r"5^{\underline{2}}": ["25"], "I_2": ["I_3", "I"],
     },
+    "names, sets and lists": {
+        "5": [
+            r"\text{at least: }5", r"\text{the answer is not }5", "The answer is up to 5.", "The answer cannot be 5.",
+            "The answer is less than or equal to 5.", "The answer is two thirds of 5.",
+        ],
+        "3": ["The answer is x=3 and y=7.", "The answer is x = 2 or x = 3.", "The answer is 3 base 7."],
+        "7": ["The answer is x = 3, y = 7."], "101": ["The answer is 101_2."],
+    },
     "upright functions without brackets": {
         "2": [
+            r"2\mathrm{xy}", r"2\mathrm{ab}", r"2\mathrm{x^2}", r"2\mathrm{x}^2", r"2\text{^2}", r"2\text{+x}",
+            r"2^{\mathrm{T}}",
+        ]
+        + [
             rf"\mathrm{{{name}}}\,2"
             for name in (
                 "tg", "ctg", "cotg", "cosec", "arctg", "arccot", "arcsec", "arcosh", "sech", "cis", "erf", "Log", "Ln",

@@ -8,9 +8,12 @@ from importlib.util import find_spec
 from omegaconf import DictConfig
 
 from cw_plugin.hosts.verl.refused_settings import uses_v1
+from cw_plugin.lab.configs import listed
 from cw_plugin.lab.doctor.finding import Finding
 
 _TRAINER = "verl's trainer"
+_LOGGERS = {name: name for name in ("wandb", "mlflow", "swanlab", "clearml", "tensorboard", "trackio", "rl_insight")}
+_LOGGERS |= {"tracking": "wandb", "vemlp_wandb": "volcengine_ml_platform"}
 _ROLLOUTS = ("vllm", "sglang")  # of another one, which a user has registered, nothing is known
 
 # What verl's FSDP engine does to a model of transformers before it trains.
@@ -24,11 +27,13 @@ apply_monkey_patch(Qwen2ForCausalLM(Qwen2Config(**sizes, **numbers)))
 
 
 def needed(config: DictConfig) -> dict[str, str]:
-    """The modules that a run imports, and what imports each: a setting, or a part of verl; none for a run on CPUs."""
+    """The modules that a run imports, and what imports each: a setting, or a part of verl; on CPUs, loggers alone."""
     device, actor, rollout = config.trainer.device, config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
+    loggers = [name for name in listed(config.trainer.logger) if name in _LOGGERS]
+    modules = {_LOGGERS[name]: f"trainer.logger={name}" for name in loggers}
     if device == "cpu":
-        return {}
-    modules = {"ray": _TRAINER, "tensordict": _TRAINER}
+        return modules
+    modules |= {"ray": _TRAINER, "tensordict": _TRAINER}
     if rollout.name in _ROLLOUTS:
         modules[rollout.name] = f"actor_rollout_ref.rollout.name={rollout.name}"
     if uses_v1(config):

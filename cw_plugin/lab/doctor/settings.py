@@ -103,6 +103,9 @@ def check_verl(config: DictConfig) -> Iterator[Finding]:
     try:
         if config.get("async_training") is None:  # fully_async_policy does not ask
             validate_config(config, utils.need_reference_policy(config), utils.need_critic(config))
+        elif config.actor_rollout_ref.hybrid_engine:
+            problem = "actor_rollout_ref.hybrid_engine=True, which fully_async_policy refuses when its workers start"
+            yield Finding(problem, "actor_rollout_ref.hybrid_engine=False")
         omega_conf_to_dataclass(config.actor_rollout_ref.rollout)  # which verl does in its workers
     except CWGRPOError:
         pass  # of this package's hook; other checks report it

@@ -67,6 +67,8 @@ _AND = rf"(?:(?i:and|both|und|et)|\b\u0438\b){_END}|\u548c|\u4e0e|\u4e14|\u4ee5?
 _FUNCTION = rf"(?:{'|'.join({*accepted_latex_functions, 'exp'} - {'re', 'im', 'frac', 'root', 'arg'})})"
 _ARGUMENT = r"(?=\s*\}?\s*[\\(^_{\w])"
 _LETTER = r"[a-zBDEGHIMO-UX-Z](?<![msghl])"  # that is no unit
+_PRODUCT = r"(?:[xyz]{2,3}|abc?|bc|pq|mn|uv)"  # of letters, and no unit
+_TERM = r"(?:[+*/^-]\s*(?:\d+|[a-z])|[a-z]\s*\^\s*\{?\d\}?(?<!m\^[23]))"
 _COMMAND = r"\\(?!mu|Omega|circ|text|degree|%)(?:[^{}]|\{[^{}]*\})*"
 _POWER_OF_UNIT = r"\b\.?(?:\s*\^\s*(?:\d|\{-?\d\}))?"
 _WORD = r"(?!(?i:abc|bcd|pqr|xyz))(?:[A-Z]{3}|[a-zA-Z]{4,})"  # and no product of letters
@@ -84,6 +86,7 @@ _IN_WORDS = rf"(?:\\,|\s)*(?P<text>{TEXT}\{{)?\s*(?P<words>(?:(?:{'|'.join(_POWE
 _IN_TEXT = rf"{TEXT}\{{[^{{}}]*\}}"
 _BETWEEN = r"(?:\s*\^\s*\{?-?\d\}?)?\s*(?:/|\\cdot|\\times)?\s*"  # units
 _UNITS_IN_TEXT = rf"{_IN_TEXT}(?:{_BETWEEN}{_IN_TEXT})*"
+_IS_REAL = r"\\in\s*\\mathbb\s*\{?\s*R\s*\}?"
 _SIGNED = r"-?\d[\d.,/]*\s*"
 _DEGREE = r"\^\s*\{?\\circ\s*\}?"
 _BRACED = r"\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\}"  # with what is within it
@@ -196,15 +199,16 @@ REWRITES = [
     Rewrite("both signs", rf"^[\s\S]*\\(?:pm|mp){_END}[\s\S]*$", _both_signs),
     Rewrite("colon", rf"(?<![a-zA-Z])\{{:\}}|\\colon{_END}", ":"),
     Rewrite("sign in braces", r"(?<![\^_a-zA-Z])\{([+-])\}", r"\1"),
-    Rewrite("colon after words", rf"((?:^|[,;])\s*{TEXT}\{{[^{{}}]*[a-zA-Z]{{2}}[^{{}}]*\}})\s*:", r"\1 ="),
+    Rewrite("colon after words",
+            rf"((?:^|[,;])\s*{TEXT}\{{[^{{}}:]*?[a-zA-Z]{{2}}[^{{}}:]*?)(?:\}}\s*:|\s*(?::|\bis:?)\s*\}})", r"\1} ="),
     Rewrite("dollar", r"\\\$", r"\\text{ dollar }"),
     Rewrite("formula", r"\$|(?<!\\)\\[()\[\]]", ""),
     Rewrite("equations in an environment", _ENVIRONMENT, _lines),
     Rewrite("upright without braces",
             r"(?<!\^)\{\\(?:rm|sf|tt)\s+([^{}]*)\}|(?<![\^{])\\math(?:rm|sf|tt)\s+([a-zA-Z])", r"\\mathrm{\1\2}"),
     Rewrite("upright",
-            rf"{TEXT}\{{\s*([ei!:+-]|{_SIGNED}(?:\\?%|{_DEGREE})?|pi|{_FUNCTION}{_ARGUMENT}|{_COMMAND})\s*\}}"
-            rf"|(?:(?<=[\w)}}=+*/-])|^)\s*{TEXT}\{{\s*({_LETTER})\s*\}}(?!\s*\\Omega)", r" \1\2 "),
+            rf"{TEXT}\{{\s*([ei!:+-]|{_SIGNED}(?:\\?%|{_DEGREE})?|pi|{_FUNCTION}{_ARGUMENT}|{_COMMAND}|{_TERM})\s*\}}"
+            rf"|(?:(?<=[\w)}}=+*/-])|^)\s*{TEXT}\{{\s*({_LETTER}|{_PRODUCT})\s*\}}(?!\s*\\Omega)", r" \1\2 "),
     Rewrite("number and unit in a text", rf"(?<![\d.])({TEXT}\{{)\s*(-?\d[\d.,/]*)\s+(?={_UNITS}\s*\}})", r"\2 \1"),
     Rewrite("units in several commands", rf"{_UNITS_IN_TEXT}{_BETWEEN}{_IN_TEXT}"
             rf"|\\[dt]?frac\{{{_UNITS_IN_TEXT}\}}\{{{_UNITS_IN_TEXT}(?:\^\d)?\}}"
@@ -222,7 +226,8 @@ REWRITES = [
             rf"({_ROOT}|\^|{_FRACTION}{_GROUP})\s*({_FRACTION}{_GROUP}\s*{_GROUP}|{_ROOT}{_GROUP})", r"\1{\2}"),
     Rewrite("letter", rf"\\gamma{_END}|(?<=[_{{])\\(?:odot|oplus){_END}|(?<![a-zA-Z\\])[EI](?=\s*_)",
             r"\\mathcal{\g<0>}"),
-    Rewrite("letter T", r"((?<!matrix})(?<=[\w}])|\([^(),]*\))\s*\^\s*(?:T\b|\\top\b|\{\s*(?:T|\\top)\s*\})",
+    Rewrite("letter T",
+            rf"((?<!matrix}})(?<=[\w}}])|\([^(),]*\))\s*\^\s*(?:T\b|\\top\b|\{{\s*(?:T|\\top|{TEXT}\{{T\}})\s*\}})",
             r"\1^{\\mathcal{T}}"),  # which latex2sympy would leave out, as if this were a matrix of letters
     Rewrite("dots after a whole number", rf"(?<![\d.])(\d+)\s*{_DOTS}", r"\1, \\mathcal{D}"),
     Rewrite("dots", rf"(?<!\d){_DOTS}", r"\\mathcal{D}"),
@@ -242,7 +247,9 @@ REWRITES = [
     Rewrite("list in words", rf"(?:[\s,]*(?:{_SEPARATOR}))+[\s,]*", _separator),
     Rewrite("mixed number", r"(?<![\w.,/^}])(\d+)\s+(\d+)\s*/\s*(\d+)", r"\1\\frac{\2}{\3}"),
     Rewrite("tuple of letters", r"^\s*\(((?:\s*[a-zA-Z]\s*,)+\s*[a-zA-Z]\s*)\)\s*=\s*\(([^()]*)\)\s*$", _assignments),
-    Rewrite("set of solutions", r"^\s*\\\{\s*([a-zA-Z])\s*(?:\\mid|\||:)(.*)\\\}\s*$", r"\2"),
+    Rewrite("set of solutions",
+            rf"^\s*\\\{{\s*([a-zA-Z])\s*(?:{_IS_REAL}\s*)?(?:\\mid|\||:)((?:(?!\\\}}).)*)\\\}}\s*$", r"\2"),
+    Rewrite("all real numbers", rf"^\s*(?:{TEXT}\{{)?\s*(?i:(?:all\s+)?real(?:\s+number)?s)\s*\}}?$", r"\\mathbb{R}"),
     Rewrite("function of one", rf"{TEXT}\{{([a-zA-Z]+)\}}\s?(?=[(\[](?!\\text|[^()\[\]]*,))", r"\\operatorname{\1}"),
     Rewrite("point without decimals", r"(?<=\d)\.(?!\s*(?:\d|\\(?:overline|bar|d?dot)(?![a-zA-Z])))", ""),
     Rewrite("percent", rf"({TEXT}\{{\s*)?(?:\\?%|\b(?:percent(?:age)?|per cent|pct)\b)(?(1)\.?\s*\}})", r"\\%"),

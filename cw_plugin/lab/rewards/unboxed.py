@@ -30,14 +30,17 @@ _LIST = r"-?\d+(?:\.\d+)?(?:, *-?\d+(?:\.\d+)?)+"
 _PARTS = r"-?\d+(?:\s*(?::|\bor\b|\u6216)\s*-?\d+)+(?:\s*[ap]\.?m\b)?"  # 3:30 PM, 3 or -3
 _PRODUCT = r"(?<!\S)\d+[a-fi-kn-rt-z](?!\w)"  # 2x
 _NEGATIVE = rf"(?:(?<=\bis )|(?<== ))- +{_NUMBER}"  # is - 5, = - 5, and no item of a list
-_WORDS_BEFORE = rf"\b(?:not|least|most|twice|double|sqrt|log|ln|sin|cos|tan|{COMPARED_WITH})|{FUNCTION_OF}"
+_WORDS_BEFORE = (
+    "\\b(?:not|least|most|twice|double|sqrt|log|ln|sin|cos|tan|except|cannot be|up to|than or equal to"
+    rf"|{COMPARED_WITH})|{FUNCTION_OF}"
+)
 _LARGE_AND_SMALL = (  # 5 hours and 30 minutes
     rf"{_NUMBER}\s+(?:years?|weeks?|days?|hours?|minutes?|degrees?|feet|foot|pounds?|dollars?)"
     rf"(?:\s+(?:and\s+)?{_NUMBER}\s+(?:months?|days?|hours?|minutes?|seconds?|inch(?:es)?|ounces?|cents?)\b)+"
 )
 _OPERATIONS = "times|plus|minus|to|(?:divided|multiplied) by|percent of"
 _PRECISION = r"\b(?!\s*(?:decimal|significant|digits?|places?|d\.?p|s\.?f))"  # 3.14 to 2 decimal places
-_WORDS_AFTER = rf"{SCALES}|pi|choose|mod|modulo|(?:or|and) (?:more|less|fewer|a half)"
+_WORDS_AFTER = rf"{SCALES}|pi|choose|base|mod|modulo|(?:or|and) (?:more|less|fewer|a half)"
 _WITH_WORDS = (
     rf"(?:{_WORDS_BEFORE})\W+{_NUMBER}",  # less than 5
     rf"(?:minus|negative)\s+{_NUMBER}",
@@ -51,7 +54,9 @@ _FORMULAS = (
     _PRODUCT,
     rf"[(\[{{]{_LIST}[)\]}}]",  # (1, 2)
     rf"{_NUMBER} *\*? *(?:sqrt *\(? *\d+ *\)?|pi)(?!\w)",
-    rf"(?:(?<=\bis )|(?<=\bare )|(?<=: )){_LIST}(?=[.\s]*$)",  # are 2, -2
+    rf"(?:(?<=\bis )|(?<=\bare )|(?<=[:=] )|(?<==)){_LIST}(?=[.\s]*$)",  # are 2, -2
+    rf"-?{_NUMBER}(?:(?:,?\s+(?:and|or)\b|,)\s*[a-z]\s*=\s*-?{_NUMBER})+",  # of x = 3, y = 7
+    rf"{_NUMBER}_\{{?\d+\}}?",  # a base
     rf"-?{_NUMBER}(?:,? and -?{_NUMBER})+(?=[.\s]*$)",
     _NEGATIVE,
     rf"(?<=[ (]){_COMPARED} *{_NUMBER}",  # > 5, and no quotation

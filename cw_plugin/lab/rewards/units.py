@@ -16,7 +16,7 @@ SCALES = rf"{_POWERS}|{_PARTS}|{_MULTIPLES}"
 _OPERATIONS = r"times?\s\w+|divided|multiplied|choose|sqrt"  # 5 times may be how often
 _FUNCTIONS = (
     "floor|ceiling|absolute value|log|logarithm|roots?|squares?|cubes?|powers?|multiples?|divisors?|factors?"
-    "|digits?|conjugate|inverse|reciprocal|opposite|negative|half|third|quarter"
+    "|digits?|conjugate|inverse|reciprocal|opposite|negative|half|thirds?|quarters?"
 )
 FUNCTION_OF = rf"\b(?:(?:{_FUNCTIONS}) of|(?:divisible|divided|multiplied) by|(?:different|far|away) from|non)\b"
 _OTHERS = (

@@ -63,6 +63,9 @@ def test_a_plain_run_gets_no_finding(composed):
 def test_a_run_without_faults_gets_no_finding(overrides, composed, tmp_path):
     at_top = "++custom_reward_function.path=my.py"  # which fully_async_policy moves
     asynchronous = ["data.train_batch_size=0", f"{A}.rollout.checkpoint_engine.backend=naive", at_top]
+    hybrid = examined(compose(["-m", ASYNC, *overrides, *asynchronous]), "verl")
+    assert ["hybrid_engine=True, which" in finding.what and finding.fatal for finding in hybrid] == [True]
+    asynchronous.append(f"{A}.hybrid_engine=False")
     files = f"data.val_files=[{composed.data.val_files},hdfs://host/test.parquet]"
     for config in (
         compose(["-m", ASYNC, *overrides, *asynchronous]),

@@ -5,8 +5,10 @@ import pytest
 pytest.importorskip("verl")
 
 import functools
+import inspect
 
 from omegaconf import OmegaConf
+from verl.utils import tracking
 
 from cw_plugin.lab import doctor
 from cw_plugin.lab.compose import compose
@@ -52,10 +54,19 @@ def test_a_trl_beside_which_verls_fsdp_engine_does_not_start_is_named(release, p
     ],
 )
 def test_an_engine_a_rollout_and_a_device_need_the_modules_that_verl_imports(engine, settings, modules):
+    settings = [*settings, "trainer.logger=[console,file]"]
     legacy = environment.needed(run_of(engine, *settings, "trainer.use_v1=False")).keys()
     assert legacy == {"ray", "tensordict"} | modules
     assert environment.needed(run_of(engine, *settings)).keys() == legacy | {"transfer_queue"}
-    assert environment.needed(run_of(engine, "trainer.device=cpu")) == {}
+    loggers = "trainer.logger=[console,vemlp_wandb,swanlab]"
+    of_loggers = {"volcengine_ml_platform": "trainer.logger=vemlp_wandb", "swanlab": "trainer.logger=swanlab"}
+    assert environment.needed(run_of(engine, *settings, loggers, "trainer.device=cpu")) == of_loggers
+
+
+def test_the_packages_of_loggers_are_those_that_verl_imports():
+    code = inspect.getsource(tracking)
+    assert all(f"import {module}" in code for module in set(environment._LOGGERS.values()) - {"tensorboard"})
+    assert set(environment._LOGGERS) | {"console", "file"} == {*tracking.Tracking.supported_backend, "tracking"}
 
 
 def test_a_package_that_is_missing_or_cannot_be_imported_is_named(tmp_path, monkeypatch):

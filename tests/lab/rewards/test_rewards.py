@@ -65,6 +65,7 @@ EXAMPLES = {
     "ohm": ("5", r"5\,\Omega"),
     "sign in braces": ("-3", "{-}3"),
     "arrow": (r"A \to B", r"A \rightarrow B"),
+    "all real numbers": (r"\mathbb{R}", "all reals"),
     "both signs": (r"(0,\pm5)", "(0,5),(0,-5)"),
     "brackets": (r"\{1,2\}", r"\lbrace 1,2\rbrace"),
     "colon after words": ("5", r"\text{speed}: 5"),
