@@ -118,8 +118,8 @@ def _check_agents(config: DictConfig, setting: str, dataset: "RLHFDataset") -> I
     """Rows whose agent loop verl does not have."""
     if "agent_name" not in dataset.dataframe.column_names:
         return
-    known, named = agent_loops(config), set(map(str, dataset.dataframe.unique("agent_name")))
-    for name in sorted(named - known):
+    known = agent_loops(config)
+    for name in sorted(set(map(str, dataset.dataframe.unique("agent_name"))) - known):
         problem = f"{setting} has agent_name={name}, which verl does not have"
         yield Finding(problem, f"one of {', '.join(sorted(known))}")
 
@@ -162,15 +162,19 @@ def _check_prompts(config: DictConfig, setting: str, dataset: "RLHFDataset") -> 
     if not hasattr(dataset, "_process_multi_modal_info"):  # verl 0.7.1 renders prompts in the agent loop
         return
     sizes = [len(str(prompt).encode()) for prompt in dataset.dataframe[dataset.prompt_key]]
-    longest = sorted(sorted(range(len(dataset)), key=lambda row: sizes[row], reverse=True)[:LONGEST])
-    problems = {row: error_of(partial(_tokens, dataset, row)) for row in longest}
+    longest = sorted(range(len(dataset)), key=lambda row: sizes[row], reverse=True)[:LONGEST]
+    lengths: dict[int, int] = {}
+
+    def render(row: int) -> None:
+        lengths[row] = _tokens(dataset, row)
+
+    problems = {row: error_of(partial(render, row)) for row in sorted(longest)}
     refused = [row for row, problem in problems.items() if problem]
     if refused:
         verl = "its filter drops such rows" if config.data.filter_overlong_prompts else "it fails on them"
         problem = f"{setting}: verl cannot render {len(refused)} prompt(s), first row {refused[0]}, and {verl}"
         yield Finding(f"{problem}: {problems[refused[0]]}", "correct the rows, or the chat template of the model")
         return
-    lengths = {row: _tokens(dataset, row) for row in longest}
     limit = dataset.max_prompt_length
     overlong = [row for row, length in lengths.items() if length > limit]
     if 0 in lengths.values():

@@ -65,10 +65,10 @@ def check_files(config: DictConfig) -> Iterator[Finding]:
             yield Finding(f"{setting}={model} does not exist", instead(model) or "give a folder, or a name on the hub")
         elif model and model.endswith("/"):
             yield Finding(f"{setting}={model} ends with /, which verl refuses", f"{setting}={model.rstrip('/')}")
-    model = Path(config.actor_rollout_ref.model.path)
+    folder = Path(config.actor_rollout_ref.model.path)
     of_megatron = OmegaConf.select(config, "actor_rollout_ref.actor.megatron.use_dist_checkpointing")
-    if model.is_dir() and not of_megatron and not _has_weights(model):
-        problem = f"{MODELS[0]}={model} has no weights (*.safetensors or *.bin), or lacks files that its index names"
+    if folder.is_dir() and not of_megatron and not _has_weights(folder):
+        problem = f"{MODELS[0]}={folder} has no weights (*.safetensors or *.bin), or lacks files that its index names"
         yield Finding(problem, "download the model again, or name another folder")
     yield from _check_data_files(config)
     template = config.actor_rollout_ref.model.custom_chat_template
