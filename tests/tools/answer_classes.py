@@ -469,6 +469,9 @@ EQUAL: Answers = {
     },
 }
 UNEQUAL: Answers = {
+    "other left sides": {
+        r"\arg z=\frac\pi3": [r"|z|=\frac\pi3", r"z=\frac\pi3"], "A=5": [r"\det A=5"],
+    },
     "signs within brackets": {
         r"(\pm1,2)": ["(-1,1,2)", "(1,-1,2)", "(1,2)"], r"(2,\pm1)": ["(2,-1,1)"], r"(\pm1,\mp2)": [r"(\pm1,\pm2)"],
         r"\frac{3\pm\sqrt5}{2}": [r"\frac{3+\sqrt5}{2}", r"\frac{5\pm\sqrt3}{2}"],

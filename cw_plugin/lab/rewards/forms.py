@@ -27,7 +27,9 @@ def are_other_kinds(gold: Parsed, value: Parsed, ground_truth: str, answer: str)
     two values for it where one point is asked for.
     """
     lefts = left_sides(ground_truth), left_sides(answer)
-    if all(lefts) and lefts[0] != lefts[1] and not (gold.has(sympy.Eq) or value.has(sympy.Eq)):
+    of_points = ["," in "".join(left) for left in lefts]  # (x, y) = (1, 2) says the same as x = 1, y = 2
+    are_compared_later = gold.has(sympy.Eq) and value.has(sympy.Eq)
+    if all(lefts) and lefts[0] != lefts[1] and of_points[0] == of_points[1] and not are_compared_later:
         return True  # P(A \cup B) = 1/6 for P(A \cap B) = 1/6
     if _shape_of_sets(right_sides(ground_truth)) != _shape_of_sets(right_sides(answer)):
         return True
