@@ -48,6 +48,8 @@ EQUAL: Answers = {
         r"50\%": [r"\textbf{50\%}", r"\text{50%}", "{{50\\%}}"],
         r"30^\circ": [r"\textbf{30^\circ}", r"\mathrm{30^{\circ}}"],
         "(1,2)": ["{{(1,2)}}"], r"x^{\underline{3}}": [r"x^{\underline{3}}"],
+        r"5\text{ m/s}^2": [r"5\,\mathrm{m}/\mathrm{s^2}"], r"5\text{ s}^2": [r"5\,\mathrm{s^{2}}"],
+        r"\text{Yes}": [r"\text{Yes: }"], r"(\pm2) \pmod{7}": [r"(\pm 2)\pmod{7}"],
     },
     "names, sets and lists": {
         r"5\text{ cm}": [r"\text{Length: }5\text{ cm}", r"\text{the length is }5\text{ cm}"],

@@ -68,7 +68,7 @@ _FUNCTION = rf"(?:{'|'.join({*accepted_latex_functions, 'exp'} - {'re', 'im', 'f
 _ARGUMENT = r"(?=\s*\}?\s*[\\(^_{\w])"
 _LETTER = r"[a-zBDEGHIMO-UX-Z](?<![msghl])"  # that is no unit
 _PRODUCT = r"(?:[xyz]{2,3}|abc?|bc|pq|mn|uv)"  # of letters, and no unit
-_TERM = r"(?:[+*/^-]\s*(?:\d+|[a-z])|[a-z]\s*\^\s*\{?\d\}?(?<!m\^[23]))"
+_TERM = r"(?:[+*/^-]\s*(?:\d+|[a-z])|[xyzabn]\s*\^\s*\{?\d\}?)"
 _COMMAND = r"\\(?!mu|Omega|circ|text|degree|%)(?:[^{}]|\{[^{}]*\})*"
 _POWER_OF_UNIT = r"\b\.?(?:\s*\^\s*(?:\d|\{-?\d\}))?"
 _WORD = r"(?!(?i:abc|bcd|pqr|xyz))(?:[A-Z]{3}|[a-zA-Z]{4,})"  # and no product of letters
@@ -124,12 +124,14 @@ def _both_signs(match: re.Match[str]) -> str:
     The signs of a part are read together: (\pm 1, \mp 2) is (1, -2), (-1, 2).
     """
     parts = re.split(r"([,;](?![^(\[{]*(?<!\\)[)\]}])|\\[{}])", match[0])
-    return "".join(_with_each_sign(part) if re.search(r"[(\[{][^)\]}]*\\[mp][mp]", part) else part for part in parts)
+    within_brackets = re.compile(rf"[(\[{{][^)\]}}]*\\(?:pm|mp){_END}")
+    return "".join(_with_each_sign(part) if within_brackets.search(part) else part for part in parts)
 
 
 def _with_each_sign(part: str) -> str:
-    first = part.replace(r"\pm", "+").replace(r"\mp", "-")
-    second = part.replace(r"\pm", "-").replace(r"\mp", "+")
+    plus, minus = rf"\\pm{_END}", rf"\\mp{_END}"  # and not \pmod
+    first = re.sub(minus, "- ", re.sub(plus, "+ ", part))
+    second = re.sub(plus, "- ", re.sub(minus, "+ ", part))
     return f"{first}, {second}"
 
 
@@ -200,7 +202,8 @@ REWRITES = [
     Rewrite("colon", rf"(?<![a-zA-Z])\{{:\}}|\\colon{_END}", ":"),
     Rewrite("sign in braces", r"(?<![\^_a-zA-Z])\{([+-])\}", r"\1"),
     Rewrite("colon after words",
-            rf"((?:^|[,;])\s*{TEXT}\{{[^{{}}:]*?[a-zA-Z]{{2}}[^{{}}:]*?)(?:\}}\s*:|\s*(?::|\bis:?)\s*\}})", r"\1} ="),
+            rf"((?:^|[,;])\s*{TEXT}\{{[^{{}}:]*?[a-zA-Z]{{2}}[^{{}}:]*?)(?:\}}\s*:|\s*(?::|\bis:?)\s*\}}(?=.*\w))",
+            r"\1} ="),
     Rewrite("dollar", r"\\\$", r"\\text{ dollar }"),
     Rewrite("formula", r"\$|(?<!\\)\\[()\[\]]", ""),
     Rewrite("equations in an environment", _ENVIRONMENT, _lines),
