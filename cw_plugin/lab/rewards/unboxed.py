@@ -24,8 +24,8 @@ _BETWEEN_NUMBERS = re.compile(  # Chinese and Japanese text, and the colon of "A
 _NUMBER = r"(?<!\d)\d+(?:[.,]\d+)*"
 # No unit, and not the words a and I.
 _TERM = rf"[({{]*-?(?:{_NUMBER}[a-fi-kn-rt-z]?|[b-hj-z]|(?-i:i))(?!\w)[)}}]*"
-_COMPARED = "(?:[<>]=?|!=|[\u2260\u2264\u2265])"
-_OPERATOR = rf"(?: *(?:[-+*/^]|{_COMPARED}) *|(?:(?<=[\d)])|(?<=\d[a-z]))(?=\())"  # or none, in 2(x + 1)
+_RELATION = "(?:[<>]=?|!=|[\u2260\u2264\u2265])"
+_OPERATOR = rf"(?: *(?:[-+*/^]|{_RELATION}) *|(?:(?<=[\d)])|(?<=\d[a-z]))(?=\())"  # or none, in 2(x + 1)
 _LIST = r"-?\d+(?:\.\d+)?(?:, *-?\d+(?:\.\d+)?)+"
 _PARTS = r"-?\d+(?:\s*(?::|\bor\b|\u6216)\s*-?\d+)+(?:\s*[ap]\.?m\b)?"  # 3:30 PM, 3 or -3
 _PRODUCT = r"(?<!\S)\d+[a-fi-kn-rt-z](?!\w)"  # 2x
@@ -59,7 +59,7 @@ _FORMULAS = (
     rf"{_NUMBER}_\{{?\d+\}}?",  # a base
     rf"-?{_NUMBER}(?:,? and -?{_NUMBER})+(?=[.\s]*$)",
     _NEGATIVE,
-    rf"(?<=[ (]){_COMPARED} *{_NUMBER}",  # > 5, and no quotation
+    rf"(?<=[ (]){_RELATION} *{_NUMBER}",  # > 5, and no quotation
     *_WITH_WORDS,
 )
 _SIMPLE_FORMULA = re.compile(rf"(?i){_PARTS}|{_PRODUCT}|{_NEGATIVE}")
