@@ -84,8 +84,8 @@ BOTH_SIDES = {
 
 @pytest.mark.parametrize(("name", "given", "dtype", "scope"), CASES)
 def test_weights_are_those_of_the_loop(name, given, dtype, scope):
-    """Rows in any order, rubbish off the mask, an empty response, advantages of 0, tokens that are certain, and a group
-    of equal rewards."""
+    """Rows in any order, rubbish off the mask, an empty response, advantages of 0, tokens that are certain or nearly
+    impossible, and a group of equal rewards."""
     reached, by_default = [], []
     for seed in range(5):
         log_probs, advantages, mask, group = random_batch(seed, groups=3 + seed, scale=3.0)
@@ -93,6 +93,7 @@ def test_weights_are_those_of_the_loop(name, given, dtype, scope):
         entropies[group == group[0]] *= 4  # STARE's gate asks the batch
         log_probs, advantages, entropies = (v.to(dtype) for v in (log_probs, advantages, entropies))
         advantages[3], mask[7], log_probs[5, 0] = 0, False, 0
+        log_probs[6, 0], mask[6, 0] = -60, True
         advantages[group == group[1]] = 0
         log_probs[~mask], entropies[~mask] = torch.nan, torch.nan
         tokens = log_probs, advantages, mask, group if scope == "group" else torch.zeros_like(group)
@@ -104,17 +105,20 @@ def test_weights_are_those_of_the_loop(name, given, dtype, scope):
         by_default += reference_weights(name, *tokens, entropies)[mask].tolist()
         if not load(name).scaled:
             assert statistics.weight_min == pytest.approx(expected[mask].min().item(), rel=1e-6)
+            assert statistics.weight_mean == pytest.approx(expected[mask].mean().item(), rel=1e-6)
     assert (reached != by_default) == bool(given)
     if name in BOTH_SIDES and not given:
         assert (min(reached), max(reached)) == pytest.approx(BOTH_SIDES[name], rel=0.01)
 
 
-@pytest.mark.parametrize("name", [name for name in WEIGHTINGS if name != "high_entropy"])  # which keeps any one of them
+@pytest.mark.parametrize("name", WEIGHTINGS)
 def test_one_token_and_tokens_that_are_all_alike_have_the_weights_of_the_loop(name):
     """Where every deviation, range and covariance is 0."""
     group = torch.tensor([0, 1, 1, 1])
-    mask = torch.tensor([[1, 0, 0], [1, 1, 0], [1, 1, 1], [1, 0, 0]]).bool()
+    mask = torch.tensor([[1, 0, 0], [1, 1, 0], [1, 0, 1], [1, 0, 0]]).bool()
     log_probs, entropies = torch.full(mask.shape, -0.7).double(), torch.full(mask.shape, 0.2).double()
+    if name == "high_entropy":  # which keeps any of tokens that are all alike
+        entropies += torch.arange(12).view(mask.shape)
     advantages = torch.tensor([1.0, 1.5, -0.5, -1.0]).double()
     reweighted, _ = reweight(log_probs, advantages, mask, group, name, entropies)
     expected = reference_weighted(name, log_probs, advantages, mask, group, entropies)

@@ -486,6 +486,7 @@ UNEQUAL: Answers = {
     "names, sets and lists": {
         "5": [
             r"\text{at least: }5", r"\text{the answer is not }5", "The answer is up to 5.", "The answer cannot be 5.",
+            "The answer isn\u2019t 5.", "The answer isn't $5$.", "The answer can't be 5.",
             "The answer is less than or equal to 5.", "The answer is two thirds of 5.",
         ],
         "3": ["The answer is x=3 and y=7.", "The answer is x = 2 or x = 3.", "The answer is 3 base 7."],

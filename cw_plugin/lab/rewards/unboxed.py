@@ -31,8 +31,8 @@ _PARTS = r"-?\d+(?:\s*(?::|\bor\b|\u6216)\s*-?\d+)+(?:\s*[ap]\.?m\b)?"  # 3:30 P
 _PRODUCT = r"(?<!\S)\d+[a-fi-kn-rt-z](?!\w)"  # 2x
 _NEGATIVE = rf"(?:(?<=\bis )|(?<== ))- +{_NUMBER}"  # is - 5, = - 5, and no item of a list
 _WORDS_BEFORE = (
-    "\\b(?:not|least|most|twice|double|sqrt|log|ln|sin|cos|tan|except|cannot be|up to|than or equal to"
-    rf"|{COMPARED_WITH})|{FUNCTION_OF}"
+    "\\b(?:not|(?:is|was|ca|wo)n't(?: be)?|least|most|twice|double|sqrt|log|ln|sin|cos|tan|except|cannot be|up to"
+    rf"|than or equal to|{COMPARED_WITH})|{FUNCTION_OF}"
 )
 _LARGE_AND_SMALL = (  # 5 hours and 30 minutes
     rf"{_NUMBER}\s+(?:years?|weeks?|days?|hours?|minutes?|degrees?|feet|foot|pounds?|dollars?)"
@@ -74,7 +74,8 @@ _MARKED_NUMBER = re.compile(  # inline in one line, as math-verify reads it
 
 def found_in(text: str, extraction: str) -> str:
     """The last answer that math-verify finds in a text without a box; "" if it finds none."""
-    text = _BETWEEN_NUMBERS.sub(r" \g<0> ", rewritten(text[-MAX_TEXT:], [MARKDOWN, POWER_OF_TEN, SIGN_IN_WORDS]))
+    text = text[-MAX_TEXT:].replace("\u2019", "'")  # isn't
+    text = _BETWEEN_NUMBERS.sub(r" \g<0> ", rewritten(text, [MARKDOWN, POWER_OF_TEN, SIGN_IN_WORDS]))
     if re.search(r"\$|\\[(\[]", text):
         text = rewritten(_with_words_in_marks(text), [UNICODE])
     else:  # of a formula without marks, math-verify would find only the first number
