@@ -165,11 +165,9 @@ def tokens(
     out = expanded(out)
     with _errors(_REPORT):
         from cw_plugin.lab.reports.read_records import parse_steps
-        from cw_plugin.lab.reports.tokens import BIG, write_token_page
+        from cw_plugin.lab.reports.tokens import write_token_page
 
-        size = write_token_page(run, out, parse_steps(steps) if steps else None)
-    if size > BIG:
-        typer.echo(f"the page has {size / 1e6:.0f} MB; fewer steps, such as --steps 50, open faster", err=True)
+        write_token_page(run, out, parse_steps(steps) if steps else None)
     typer.echo(out)
 
 

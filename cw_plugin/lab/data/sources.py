@@ -1,32 +1,20 @@
-r"""The sources of the paper's data (its Table 4), and the names of their columns."""
+"""The sources of the paper's data (its Table 4), and the names of their columns."""
 
 from typing import NamedTuple
 
 
 class Source(NamedTuple):
-    r"""A dataset on the Hugging Face hub.
+    """A dataset on the Hugging Face hub."""
 
-    Attributes:
-        name: its name on the command line.
-        title: its name in the paper's tables.
-        path: its name on the hub, which is also the ``data_source`` of its rows.
-        split: the split that holds the paper's rows.
-        rows: the number of these rows.
-        question: the column with the question.
-        ground_truth: the column with the right answer.
-        is_boxed: whether this column is a worked solution, whose last ``\boxed`` holds the answer.
-        training: whether this is training data, not a benchmark.
-    """
-
-    name: str
-    title: str
-    path: str
-    split: str
-    rows: int
-    question: str = "problem"
-    ground_truth: str = "answer"
-    is_boxed: bool = False
-    training: bool = False
+    name: str  # on the command line
+    title: str  # in the paper's tables
+    path: str  # its name on the hub, which is also the data_source of its rows
+    split: str  # the one that holds the paper's rows
+    rows: int  # how many these are
+    question: str = "problem"  # the column with the question
+    ground_truth: str = "answer"  # the column with the right answer
+    is_boxed: bool = False  # whether this column is a worked solution, whose last \boxed holds the answer
+    training: bool = False  # whether this is training data, not a benchmark
 
 
 # A new one is appended. What else counts them: tests/lab/data/test_data.py, lab/data/README.md, lab/data/__init__.py,

@@ -7,17 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Finding:
-    """Something in a configuration that is wrong, or could be better.
+    """Something in a configuration that is wrong, or could be better."""
 
-    Attributes:
-        what: what is wrong, and the value seen.
-        fix: what to do about it, most often the override to set.
-        fatal: the run would fail, or train something other than intended. Other findings are advice.
-    """
-
-    what: str
-    fix: str
-    fatal: bool = True
+    what: str  # what is wrong, and the value seen
+    fix: str  # what to do about it, most often the override to set
+    fatal: bool = True  # the run would fail, or train something other than intended; other findings are advice
 
 
 def said(error: BaseException) -> str:

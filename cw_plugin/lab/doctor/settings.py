@@ -8,14 +8,13 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from cw_plugin.errors import CWGRPOError, OptionsError
+from cw_plugin.errors import CWGRPOError
 from cw_plugin.hosts.verl import NAME
-from cw_plugin.hosts.verl.refused_settings import ACTOR, check_config, check_groups, uses_estimator
+from cw_plugin.hosts.verl.refused_settings import ACTOR, check_config
 from cw_plugin.lab.compose import compose
 from cw_plugin.lab.configs import flat, listed
 from cw_plugin.lab.doctor.files import instead
 from cw_plugin.lab.doctor.finding import Finding, error_of, said
-from cw_plugin.options import Options
 
 METRICS = "VERL_FILE_LOGGER_PATH"
 _REWARD = "reward.custom_reward_function"
@@ -27,15 +26,7 @@ def check_method(config: DictConfig) -> Iterator[Finding]:
     if NAME not in (estimator, loss):
         problem = f"neither algorithm.adv_estimator={estimator} nor the loss is {NAME}: this run is not CW-GRPO"
         yield Finding(problem, f"algorithm.adv_estimator={NAME}", fatal=False)
-    try:
-        check_config(config)
-    except OptionsError:
-        from cw_plugin.hosts.verl.hooks import verl_has_its_own
-
-        if not verl_has_its_own():
-            raise
-        if uses_estimator(config):
-            check_groups(config, Options())
+    check_config(config)
 
 
 def check_switches(config: DictConfig) -> Iterator[Finding]:

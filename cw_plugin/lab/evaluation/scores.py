@@ -77,11 +77,9 @@ def _identity(asked: Answers) -> str:
 
     So a checkpoint that was evaluated twice, into two folders, counts once.
     """
-    place = asked.settings.get("evaluation.checkpoint")
     if asked.run is not None:
         return f"{asked.model} {asked.run}"
-    if place is None:
-        return f"{asked.model} {asked.file.parent}"
+    place = asked.settings.get("evaluation.checkpoint", asked.file.parent)
     return f"{asked.model} {place} {asked.settings.get('evaluation.weights')}"
 
 

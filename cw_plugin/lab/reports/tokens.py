@@ -22,8 +22,6 @@ from cw_plugin.lab.errors import DataError
 from cw_plugin.lab.reports.read_records import TokenRecord, read_tokens
 from cw_plugin.records.columns import REAL_NUMBERS
 
-BIG = 50_000_000  # bytes; of a page that is larger, the command says so
-
 _LISTED = 20  # extreme tokens listed for each sign of the covariance
 _BEFORE, _AFTER = 16, 6  # how many tokens of context stand before and after them
 _PAGE = Path(__file__).with_name("tokens.html")
@@ -35,8 +33,8 @@ _COLUMNS = {  # of a block
 Json = dict[str, object]  # of the page's index, which tokens.html reads
 
 
-def write_token_page(run: str | Path, out: Path, steps: Container[int] | None = None) -> int:
-    """Write the page of a run's token records, by default of all its steps, and return its size in bytes.
+def write_token_page(run: str | Path, out: Path, steps: Container[int] | None = None) -> None:
+    """Write the page of a run's token records, by default of all its steps.
 
     The run is ``FOLDER`` or ``NAME=FOLDER``. What :func:`.read_records.read_tokens` refuses, or an ``out`` that cannot
     be written, is a DataError.
@@ -49,7 +47,6 @@ def write_token_page(run: str | Path, out: Path, steps: Container[int] | None = 
         write_page(name or folder.resolve().name, records, out)
     except OSError as error:
         raise DataError(f"{out} cannot be written ({error.strerror}); give another file with --out") from None
-    return out.stat().st_size
 
 
 def write_page(name: str, records: Sequence[TokenRecord], out: Path) -> None:

@@ -180,16 +180,6 @@ def test_the_positions_of_a_model_with_code_of_its_own(composed, tmp_path, monke
         assert "vLLM cuts what is longer than 100" in finding.what
 
 
-def test_one_response_is_also_wrong_for_a_cw_grpo_of_verls_own(composed, monkeypatch):
-    monkeypatch.setitem(ADV_ESTIMATOR_REGISTRY, "cw_grpo", max)
-    (finding,) = examined(changed(composed, f"{A}.rollout.n=1"), "method")
-    assert "because they compare several" in finding.what
-    unknown = "algorithm.cw_grpo.unknown=1"  # which are not our options
-    assert examined(changed(composed, unknown), "method") == []
-    of_the_loss = ["algorithm.adv_estimator=gae", f"{LOSS}=cw_grpo", f"{A}.rollout.n=1"]
-    assert examined(changed(composed, unknown, *of_the_loss), "method") == []
-
-
 ALWAYS_LOOKED_UP = f"""
 {ATTENTION} trainer.resume_mode {A}.rollout.agent.default_agent_loop {A}.rollout.checkpoint_engine.backend
 {A}.rollout.multi_turn.tool_response_truncate_side {A}.actor.checkpoint.load_contents data.custom_cls.path
