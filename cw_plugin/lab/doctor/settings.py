@@ -17,6 +17,7 @@ from cw_plugin.lab.doctor.files import instead
 from cw_plugin.lab.doctor.finding import Finding, error_of, said
 
 METRICS = "VERL_FILE_LOGGER_PATH"
+READ_BY_REPORT = {"file", "tensorboard", "wandb", "tracking", "trackio"}  # of verl's loggers; tracking is wandb
 _REWARD = "reward.custom_reward_function"
 
 
@@ -70,7 +71,7 @@ def check_aggregation(config: DictConfig) -> Iterator[Finding]:
 def check_metrics(config: DictConfig) -> Iterator[Finding]:
     """What ``cw-grpo report`` would not find: metrics of another logger, or of earlier starts."""
     loggers = listed(config.trainer.logger)
-    if "file" not in loggers and "tensorboard" not in loggers:
+    if not READ_BY_REPORT.intersection(loggers):
         problem = f"trainer.logger=[{','.join(loggers)}]: cw-grpo report will not find this run's metrics"
         fix = f"trainer.logger=[{','.join([*loggers, 'file'])}], and {METRICS}=FOLDER/metrics.jsonl in the environment"
         yield Finding(problem, fix, fatal=False)

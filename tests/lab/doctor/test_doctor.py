@@ -74,7 +74,7 @@ def test_a_run_without_faults_gets_no_finding(overrides, composed, tmp_path):
         assert doctor.examine(config, doctor.CHECKS) == []
     checks = doctor.QUICK | {name: doctor.CHECKS[name] for name in ("metrics", "names")}
     assert doctor.examine(compose([*overrides, "model_engine=megatron"]), checks) == []
-    usual = [f"{A}.model.path=Qwen/Qwen2.5-Math-7B", f"{LOSS}=gspo", "trainer.logger=[tensorboard]"]
+    usual = [f"{A}.model.path=Qwen/Qwen2.5-Math-7B", f"{LOSS}=gspo", "trainer.logger=[console,wandb]"]
     usual += [f"{METRICS}={__file__}", f"{A}.actor.use_kl_loss=${{algorithm.use_kl_in_reward}}"]
     with_values = ["algorithm.adv_estimator=gae", f"{LOSS}=cw_grpo", f"{A}.actor.ppo_micro_batch_size_per_gpu=1"]
     correction = "algorithm.rollout_correction"
