@@ -17,7 +17,6 @@ from cw_plugin.lab.doctor.finding import Finding, error_of
 _ROLLOUT = "actor_rollout_ref.rollout"
 _CORRECTION = "algorithm.rollout_correction"
 _LOOP = f"{_ROLLOUT}.agent.default_agent_loop"
-_FORMAT = f"{_ROLLOUT}.multi_turn.format"
 _CHECKPOINT = "actor_rollout_ref.actor.checkpoint"
 _ATTENTION = "actor_rollout_ref.model.override_config.attn_implementation"
 _SCHEDULE = "async_training.dynamic_schedule_policy"
@@ -37,7 +36,7 @@ _NAMES: dict[str, str | list[str]] = {
     "algorithm.adv_estimator": "verl.trainer.ppo.core_algos:ADV_ESTIMATOR_REGISTRY",
     LOSS_MODE: "verl.trainer.ppo.core_algos:POLICY_LOSS_REGISTRY",
     f"{_ROLLOUT}.name": "verl.workers.rollout.replica:RolloutReplicaRegistry._registry",
-    _FORMAT: "verl.experimental.agent_loop.tool_parser:ToolParser._registry",
+    f"{_ROLLOUT}.multi_turn.format": "verl.experimental.agent_loop.tool_parser:ToolParser._registry",
     f"{_CORRECTION}.rollout_rs": "verl.trainer.ppo.rollout_corr_helper:SUPPORTED_ROLLOUT_RS_OPTIONS",
     "reward.reward_manager.name": "verl.experimental.reward_loop.reward_manager.registry:REWARD_MANAGER",
     "reward.reward_model.rollout.name": "verl.workers.rollout.replica:RolloutReplicaRegistry._registry",
@@ -162,9 +161,6 @@ def _named(config: DictConfig, setting: str) -> list[Any]:
 
 def _is_used(config: DictConfig, setting: str) -> bool:
     """Whether verl looks a setting up in this run, under the name that it has."""
-    if setting == _FORMAT:
-        has_tools = OmegaConf.select(config, f"{_ROLLOUT}.multi_turn.enable")
-        return bool(has_tools or OmegaConf.select(config, _LOOP) != "single_turn_agent")
     if setting == "reward.reward_manager.name":
         return bool(OmegaConf.select(config, "reward.reward_manager.source") == "register")
     if setting == _ATTENTION:

@@ -189,7 +189,7 @@ trainer.v1.sampler.custom_sampler.path {A}.actor.strategy {A}.rollout.dtype {A}.
 algorithm.rollout_correction.rollout_rs trainer.checkpoint_callback_class {A}.rollout.agent.agent_loop_manager_class
 {A}.rollout.multi_turn.tool_config_path {A}.rollout.router_config_path {A}.actor.fsdp_config.model_dtype
 {A}.rollout.multi_turn.function_tool_path {A}.actor.fsdp_config.mixed_precision.reduce_dtype
-{A}.actor.fsdp_config.mixed_precision.buffer_dtype {A}.rollout.checkpoint_manager_class
+{A}.actor.fsdp_config.mixed_precision.buffer_dtype {A}.rollout.checkpoint_manager_class {A}.rollout.multi_turn.format
 """.split()
 
 
@@ -206,8 +206,6 @@ algorithm.rollout_correction.rollout_rs trainer.checkpoint_callback_class {A}.ro
         ),
         ("reward.reward_model.rollout.name", ["reward.reward_model.enable=True"]),
         ("distillation.distillation_loss.loss_mode", ["distillation.enabled=True"]),
-        (f"{A}.rollout.multi_turn.format", [f"{A}.rollout.multi_turn.enable=True"]),
-        (f"{A}.rollout.multi_turn.format", [f"{A}.rollout.agent.default_agent_loop=tool_agent"]),
         (f"{A}.model.fused_kernel_options.impl_backend", [f"{A}.model.use_fused_kernels=True"]),
         ("global_profiler.tool", ["global_profiler.steps=[1]"]),
         (f"{A}.actor.kl_loss_type", [f"{A}.actor.use_kl_loss=True"]),
