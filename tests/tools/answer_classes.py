@@ -139,7 +139,9 @@ EQUAL: Answers = {
         r"2k\pi, k\in\mathbb{Z}^+": [r"2k\pi, k\in\mathbb{Z}^{+}", r"2k\pi, k\in\mathbb{Z}_{>0}"],
         r"x=2n, n\in\mathbb{Z}_{\ge 0}": [r"x=2n, n\in\mathbb{Z}_{\geq 0}", r"x=2n, n\in\mathbb{Z}_{\ge0}"],
         r"a_n=2^n\ (n\in\mathbb{N}_+)": [r"a_n=2^n\ (n\in\mathbb{N}^*)"],
-        r"f(x)=\frac1x, x\in\mathbb{R}\setminus\{0\}": [r"f(x)=\frac1x, x \in \mathbb{R} \setminus \{0\}"],
+        r"f(x)=\frac1x, x\in\mathbb{R}\setminus\{0\}": [
+            r"f(x)=\frac1x, x \in \mathbb{R} \setminus \{0\}", r"f(x)=\frac1x, x\in\mathbb{R}",
+        ],
         r"2k\pi, k\in\mathbb{Z}, k \ge 1": [r"2k\pi, k\in\mathbb{Z}, k > 0"], "3,2": ["a+b=3, ab=2"],
         "(1,2)": ["x_2=2,x_1=1", "Y=2, X=1"], "(1,2,3,4)": ["d=4,c=3,b=2,a=1"],
     },
@@ -387,7 +389,8 @@ EQUAL: Answers = {
             r"{\bf (B)} 12", r"$B$: 12", r"\text{Answer: B}", r"\text{Final Answer: (B)}",
         ],
         "(B)": [r"\textbf{(B) }12"], r"\text{(B)}": [r"\textbf{(B) }12"], r"\textbf{(B)}": ["B", r"\text{B}"],
-        r"\textbf{(B) }12": ["B", "12", "(B) 12"], "C": [r"\text{C: } 3\sqrt{2}"], "12": [r"\textbf{(B) }12"],
+        r"\textbf{(B) }12": ["B", "12", "(B) 12"], "C": [r"\text{C: } 3\sqrt{2}"],
+        "12": [r"\textbf{(B) }12", r"\text{(B) 12}"], r"\frac{1}{2}": [r"\textbf{(B) }\frac{1}{2}"],
         "D": [r"\text{(D) none of these}", r"\textbf{(D)}\ \text{only I and II}"], "E": [r"\textbf{(E)}~\frac{3}{4}"],
     },
     "what math-verify cannot read": {
