@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int, Shaped
@@ -52,18 +52,17 @@ class Batch:
     entropies: Float[Tensor, "rows time"] | None = None
     weights: Float[Tensor, "rows time"] | None = None
 
+    def with_tensors(self, change: Callable[[Tensor], Tensor]) -> "Batch":
+        """The batch with each of its tensors changed."""
+        changed: dict[str, Any] = {
+            name: change(value) for name, value in vars(self).items() if isinstance(value, Tensor)
+        }
+        return replace(self, **changed)
+
     def on_cpu(self) -> "Batch":
         """The batch on the CPU, with a mask of booleans. On a GPU, this waits for a forward pass that is queued."""
-        return replace(
-            self,
-            log_probs=self.log_probs.detach().cpu(),
-            advantages=self.advantages.cpu(),
-            response_mask=as_booleans(self.response_mask.cpu()),
-            group=self.group.cpu(),
-            rewards=self.rewards.cpu(),
-            entropies=None if self.entropies is None else self.entropies.detach().cpu(),
-            weights=None if self.weights is None else self.weights.cpu(),
-        )
+        on_cpu = self.with_tensors(lambda tensor: tensor.detach().cpu())
+        return replace(on_cpu, response_mask=as_booleans(on_cpu.response_mask))
 
 
 def group_numbers(prompts: Iterable[Hashable]) -> Int[Tensor, " rows"]:

@@ -92,16 +92,8 @@ def _checked_weights(weighting: Weighting, group: Group) -> Float[Tensor, " N"]:
         OptionsError: the weighting fails, or returns what cannot be weights.
     """
     x, named = group.log_probs, f"weights={weighting.name!r}"
-    entropies = group.known_entropies
-    copies = replace(
-        group,
-        log_probs=x.clone(),
-        advantages=group.advantages.clone(),
-        known_entropies=None if entropies is None else entropies.clone(),
-        mask=deepcopy(group.mask),
-    )
     try:
-        w = weighting(copies)
+        w = weighting(deepcopy(group))
     except OptionsError as error:
         raise OptionsError(f"{named}: {error.problem}", error.fix) from error
     except Exception as error:

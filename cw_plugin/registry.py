@@ -65,11 +65,15 @@ class Setting:
     low: float
     high: float
 
-    def checked(self, value: object) -> float:
-        """The value as a number; a ValueError or TypeError if it is none, not finite, or not in the range."""
-        number = math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
+    def checked(self, name: str, value: object) -> float:
+        """The value as a number; an OptionsError if it is none, not finite, or not in the range."""
+        try:
+            number = math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
+        except (TypeError, ValueError, OverflowError):
+            number = math.nan
         if not math.isfinite(number) or not self.low <= number <= self.high:
-            raise ValueError
+            problem = f"settings: {name}={value!r} is invalid"
+            raise OptionsError(problem, fix=f"use a number from {self.low:g} to {self.high:g}")
         return number
 
 
@@ -110,12 +114,7 @@ class Weighting:
             if name not in self.settings:
                 known = ", ".join(self.settings) or "none"
                 raise OptionsError(f"settings: weights={self.name!r} has no setting {name!r}", fix=f"it has {known}")
-            setting = self.settings[name]
-            try:
-                values[name] = setting.checked(value)
-            except (TypeError, ValueError, OverflowError):
-                problem = f"settings: {name}={value!r} is invalid"
-                raise OptionsError(problem, fix=f"use a number from {setting.low:g} to {setting.high:g}") from None
+            values[name] = self.settings[name].checked(name, value)
         return replace(self, values=values) if given else self
 
 

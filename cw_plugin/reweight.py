@@ -1,5 +1,6 @@
 """Applies the weights to a batch: the tokens of each prompt group are taken out, weighed, and put back."""
 
+import time
 from dataclasses import dataclass
 
 import numpy as np
@@ -59,13 +60,15 @@ class Applied:
 
     Attributes:
         advantages: w~ A of every token, 0 where the mask is 0.
-        weights: w~ of every token, for token records; None if they are not kept.
+        weights: w~ of every token, on the CPU, for token records.
         sums: what the statistics are made of; several processes can add up theirs.
+        seconds: that the weights took.
     """
 
     advantages: Float[Tensor, "rows time"]
-    weights: Float[Tensor, "rows time"] | None
+    weights: Float[Tensor, "rows time"]
     sums: Sums
+    seconds: float
 
 
 def apply_weighting(
@@ -76,13 +79,13 @@ def apply_weighting(
     group: Int[Tensor, " rows"] | None,
     entropies: Float[Tensor, "rows time"] | None,
     step: int,
-    keeps_weights: bool = False,
 ) -> Applied:
     """As :func:`reweight`, but with what the statistics and the token records are made of.
 
     A group's weights do not depend on the order of its rows, on padding, on rows without valid tokens, or on other
     groups of the batch. A group that has no valid token has weight 0 everywhere, and takes no part in the sums.
     """
+    started = time.perf_counter()
     entropies = needed_entropies(weighting, entropies)
     check_shapes(log_probs, advantages, response_mask, group, entropies)
     device, weighting = log_probs.device, checked(weighting)
@@ -96,7 +99,7 @@ def apply_weighting(
     a, x = advantages.numpy(), log_probs.numpy()
     h = None if entropies is None else entropies.numpy()
     result = np.zeros(x.shape, x.dtype)
-    kept = np.zeros(x.shape, x.dtype) if keeps_weights else None
+    weights = np.zeros(x.shape, x.dtype)
     sums, refused = Sums(), []
     is_valid = valid.numpy()
     lengths = is_valid.sum(1)
@@ -122,16 +125,15 @@ def apply_weighting(
         sums_here = sums_of_group(tokens, w, weighted)
         if sums_here.is_finite:
             result[rows] = put(weighted, valid_here)
-            if kept is not None:
-                kept[rows] = put(weight, valid_here)
+            weights[rows] = put(weight, valid_here)
             sums += sums_here
         else:
             refused.append(rows)
     if refused:
         of_refused = torch.from_numpy(np.sort(np.concatenate(refused)))
         raise non_finite_error(log_probs, advantages, valid, of_refused, entropies)
-    weights = None if kept is None else torch.from_numpy(kept)
-    return Applied(torch.from_numpy(result).to(device), weights, sums)
+    advantages = torch.from_numpy(result).to(device)
+    return Applied(advantages, torch.from_numpy(weights), sums, time.perf_counter() - started)
 
 
 def reweight_micro_batch(

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -93,29 +92,25 @@ class Run:
         """
         self._write_method_once()
         due = [later for later in range(step, step + updates) if self.options.is_due(later)]
-        is_recorded = bool(due) and batch.read_sequences is not None
-        applied, seconds = self._apply_to_batch(batch, step, keeps_weights=is_recorded)
+        applied = self._apply_to_batch(batch, step)
         statistics = applied.sums.statistics()
         if statistics.signal_share == 0 and statistics.weight_min == 1:
             self._say_once_that_weights_are_1(step)
-        if is_recorded:
+        if due and batch.read_sequences is not None:
             self._record(due[0], replace(batch, weights=applied.weights), applied.sums)
         advantages = None if self.options.weights == "none" else applied.advantages.to(batch.log_probs.device)
-        return Reweighted(advantages, statistics.as_metrics(seconds))
+        return Reweighted(advantages, statistics.as_metrics(applied.seconds))
 
     def write_settings(self, settings: Mapping[str, object]) -> None:
         """Write the host's settings, and ours with ``cw_`` before their names, to the run's folder, for the reports."""
         ours = {f"cw_{name}": value for name, value in asdict(self.options).items()}
         write_whole(self._folder / "training_args.json", json.dumps({**settings, **ours}, indent=1, default=str))
 
-    def _apply_to_batch(self, batch: Batch, step: int, keeps_weights: bool) -> tuple[Applied, float]:
-        """Override point: the batch's rows with the sums of the whole batch, and the seconds that the weights took."""
-        batch = batch.on_cpu()
-        started = time.perf_counter()
-        applied = self._apply_to_rows(batch, step, keeps_weights)
-        return applied, time.perf_counter() - started
+    def _apply_to_batch(self, batch: Batch, step: int) -> Applied:
+        """Override point: the run's weighting on the batch's rows, with the sums of the whole batch."""
+        return self._apply_to_rows(batch.on_cpu(), step)
 
-    def _apply_to_rows(self, batch: Batch, step: int, keeps_weights: bool) -> Applied:
+    def _apply_to_rows(self, batch: Batch, step: int) -> Applied:
         """The run's weighting, on these rows alone."""
         return apply_weighting(
             self.weighting,
@@ -125,16 +120,21 @@ class Run:
             group=batch.group if self.options.scope == "group" else None,
             entropies=batch.entropies,
             step=step,
-            keeps_weights=keeps_weights,
         )
 
     def _record(self, step: int, batch: Batch, sums: Sums) -> None:
         """Override point: write the token record of a batch, whose weights and sums are given."""
-        self._files.write(step, batch.on_cpu(), sums)
+        if self._is_main_process:
+            self._files.write(step, batch.on_cpu(), sums)
+
+    @property
+    def _is_main_process(self) -> bool:
+        """Override point: whether this process writes the run's files."""
+        return True
 
     def _write_method_once(self) -> None:
-        """Override point. Before the first update, and so before the first checkpoint."""
-        if self._checkpoints is not None:
+        """Before the first update, and so before the first checkpoint."""
+        if self._checkpoints is not None and self._is_main_process:
             write_method(self._checkpoints, self.options, self._logger)
             self._checkpoints = None
 

@@ -1,10 +1,9 @@
 """A run of which several processes each hold a part of the batch, as with trainers that are built on accelerate."""
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 import torch
 import torch.distributed as dist
@@ -18,6 +17,8 @@ from cw_plugin.records.write import LIMIT
 from cw_plugin.reweight import Applied
 from cw_plugin.run import Run
 from cw_plugin.statistics import ADDED, Sums
+
+T = TypeVar("T")
 
 
 @runtime_checkable
@@ -55,28 +56,63 @@ class ShardedRun(Run):
         self._accelerator = accelerator
         self._responses = responses
 
-    def _apply_to_batch(self, batch: Batch, step: int, keeps_weights: bool) -> tuple[Applied, float]:
-        accelerator, device = self._accelerator, batch.log_probs.device
+    def _apply_to_batch(self, batch: Batch, step: int) -> Applied:
         rows, width = batch.log_probs.shape
-        own_first_row = accelerator.process_index * rows  # its number in the whole batch
+        own_first_row = self._accelerator.process_index * rows  # its number in the whole batch
         has_own_groups = self._holds_whole_groups(rows)
         part = batch.on_cpu() if has_own_groups else self._rows_of_all(batch)
         first_row = own_first_row if has_own_groups else 0
-        started = time.perf_counter()
         failure: Exception | None = None
         try:
-            applied = self._apply_to_rows(part, step, keeps_weights)
+            applied = self._apply_to_rows(part, step)
         except NonFiniteError as error:
             failure = NonFiniteError(error.what, [first_row + row for row in error.rows])
         except Exception as error:  # of any kind: the other processes must not wait for this one
             failure = error
-        seconds = time.perf_counter() - started
-        _raise_in_all(accelerator, device, failure)
+        self._raise_in_all(batch.log_probs.device, failure)
         if has_own_groups:
-            return replace(applied, sums=_added_up(accelerator, device, applied.sums)), seconds
+            return replace(applied, sums=self._added_up(batch.log_probs.device, applied.sums))
         own = slice(own_first_row, own_first_row + rows), slice(width)
-        weights = None if applied.weights is None else applied.weights[own]
-        return replace(applied, advantages=applied.advantages[own], weights=weights), seconds
+        return replace(applied, advantages=applied.advantages[own], weights=applied.weights[own])
+
+    def _raise_in_all(self, device: torch.device, failure: Exception | None) -> None:
+        """Raise in every process the error that one or several of them have. None waits for one that has stopped."""
+        if self._accelerator.num_processes == 1:
+            if failure is not None:
+                raise failure
+            return
+        failed = torch.tensor(0 if failure is None else 1).to(device)
+        dist.all_reduce(failed)
+        if not failed.item():
+            return
+        own_error = failure
+        if failure is not None and not isinstance(failure, CWGRPOError):  # another's error may not survive pickling
+            problem = f"{type(failure).__name__}: {first_line(failure)}"
+            own_error = CWGRPOError(f"process {self._accelerator.process_index} failed with {problem}")
+        errors = [error for error in self._of_all(own_error) if isinstance(error, CWGRPOError)]
+        raise _joined_errors(errors) from failure
+
+    def _added_up(self, device: torch.device, sums: Sums) -> Sums:
+        """The sums of all processes, by two messages whose size depends on nothing."""
+        if self._accelerator.num_processes == 1:
+            return sums
+        added = torch.tensor([getattr(sums, name) for name in ADDED], dtype=torch.float64).to(device)
+        dist.all_reduce(added)
+        smallest = torch.tensor([sums.w_min, sums.c_min, -sums.c_max], dtype=torch.float64).to(device)
+        dist.all_reduce(smallest, dist.ReduceOp.MIN)
+        w_min, c_min, minus_c_max = smallest.tolist()
+        return Sums(**dict(zip(ADDED, added.tolist(), strict=True)), w_min=w_min, c_min=c_min, c_max=-minus_c_max)
+
+    def _of_all(self, own: T) -> list[T]:
+        """What each process has, in their order."""
+        of_all = [own] * self._accelerator.num_processes
+        if len(of_all) > 1:
+            dist.all_gather_object(of_all, own)
+        return of_all
+
+    @property
+    def _is_main_process(self) -> bool:
+        return self._accelerator.is_main_process
 
     def _holds_whole_groups(self, rows: int) -> bool:
         """Whether the tokens that share statistics are all in one process. Every process knows it, without asking."""
@@ -85,20 +121,11 @@ class ShardedRun(Run):
 
     def _rows_of_all(self, batch: Batch) -> Batch:
         """The whole batch, on the CPU. It has no sequences."""
-        gathered = replace(
-            batch,
-            log_probs=self._gathered(batch.log_probs),
-            advantages=self._accelerator.gather(batch.advantages),
-            response_mask=self._gathered(batch.response_mask),
-            group=self._accelerator.gather(batch.group.to(batch.log_probs.device)),
-            rewards=self._accelerator.gather(batch.rewards.to(batch.log_probs.device)),
-            read_sequences=None,
-            entropies=None if batch.entropies is None else self._gathered(batch.entropies),
-            weights=None if batch.weights is None else self._gathered(batch.weights.to(batch.log_probs.device)),
-        )
-        return gathered.on_cpu()
+        device = batch.log_probs.device
+        gathered = batch.with_tensors(lambda tensor: self._gathered(tensor.to(device)))
+        return replace(gathered, read_sequences=None).on_cpu()
 
-    def _gathered(self, rows: Shaped[Tensor, "rows time"]) -> Shaped[Tensor, "all width"]:
+    def _gathered(self, rows: Shaped[Tensor, "rows ..."]) -> Shaped[Tensor, "all ..."]:
         """The rows of all processes, padded with zeros to the widest."""
         if rows.dtype == torch.bool:  # which accelerate would turn into int64 in those processes alone that pad
             rows = rows.byte()
@@ -110,13 +137,10 @@ class ShardedRun(Run):
         If the batch has more tokens than a record holds, and each process holds whole groups, the record draws from
         the main process's own rows. So what travels has a limit.
         """
-        if sums.tokens > LIMIT and self._holds_whole_groups(len(batch.log_probs)):
-            if self._accelerator.is_main_process:
-                super()._record(step, batch, sums)
-            return
-        whole = replace(self._rows_of_all(batch), read_sequences=self._sequences_of_all(batch))
-        if self._accelerator.is_main_process:
-            super()._record(step, whole, sums)
+        draws_from_own = sums.tokens > LIMIT and self._holds_whole_groups(len(batch.log_probs))
+        if not draws_from_own:
+            batch = replace(self._rows_of_all(batch), read_sequences=self._sequences_of_all(batch))
+        super()._record(step, batch, sums)
 
     def _sequences_of_all(self, batch: Batch) -> Callable[[Sequence[int]], list[tuple[Tensor, Tensor]]]:
         """What reads the sequences of any row of the whole batch."""
@@ -125,39 +149,12 @@ class ShardedRun(Run):
             (prompt.tolist(), response.tolist())
             for prompt, response in batch.read_sequences(range(len(batch.log_probs)))
         ]
-        parts = [own]
-        if self._accelerator.num_processes > 1:
-            parts = [own] * self._accelerator.num_processes
-            dist.all_gather_object(parts, own)
-        of_all = [sequence for part in parts for sequence in part]
+        of_all = [sequence for part in self._of_all(own) for sequence in part]
 
         def read(rows: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
             return [(torch.tensor(of_all[row][0]), torch.tensor(of_all[row][1])) for row in rows]
 
         return read
-
-    def _write_method_once(self) -> None:
-        if self._accelerator.is_main_process:
-            super()._write_method_once()
-
-
-def _raise_in_all(accelerator: Accelerator, device: torch.device, failure: Exception | None) -> None:
-    """Raise in every process the error that one or several of them have. None waits for one that has stopped."""
-    if accelerator.num_processes == 1:
-        if failure is not None:
-            raise failure
-        return
-    failed = torch.tensor(0 if failure is None else 1).to(device)
-    dist.all_reduce(failed)
-    if not failed.item():
-        return
-    own_error = failure
-    if failure is not None and not isinstance(failure, CWGRPOError):  # another's error may not survive pickling
-        problem = f"{type(failure).__name__}: {first_line(failure)}"
-        own_error = CWGRPOError(f"process {accelerator.process_index} failed with {problem}")
-    errors: list[CWGRPOError | None] = [None] * accelerator.num_processes
-    dist.all_gather_object(errors, own_error)
-    raise _joined_errors([error for error in errors if error is not None]) from failure
 
 
 def _joined_errors(errors: Sequence[CWGRPOError]) -> CWGRPOError:
@@ -170,15 +167,3 @@ def _joined_errors(errors: Sequence[CWGRPOError]) -> CWGRPOError:
     what = min((error.what for error in not_finite), key=list(NonFiniteError.CAUSES).index)
     rows = {row for error in not_finite if error.what == what for row in error.rows}
     return NonFiniteError(what, sorted(rows))
-
-
-def _added_up(accelerator: Accelerator, device: torch.device, sums: Sums) -> Sums:
-    """The sums of all processes, by two messages whose size depends on nothing."""
-    if accelerator.num_processes == 1:
-        return sums
-    added = torch.tensor([getattr(sums, name) for name in ADDED], dtype=torch.float64).to(device)
-    dist.all_reduce(added)
-    smallest = torch.tensor([sums.w_min, sums.c_min, -sums.c_max], dtype=torch.float64).to(device)
-    dist.all_reduce(smallest, dist.ReduceOp.MIN)
-    w_min, c_min, minus_c_max = smallest.tolist()
-    return Sums(**dict(zip(ADDED, added.tolist(), strict=True)), w_min=w_min, c_min=c_min, c_max=-minus_c_max)

@@ -107,8 +107,9 @@ class TokenFiles:
         With scope "batch", covariances are those among the tokens of all rows, as they were for the weights.
         """
         assert batch.weights is not None  # the run has put them there
-        by_prompt = self._options.scope == "group"
-        rows_together = _by_group(batch.group, rows) if by_prompt else [torch.arange(len(batch.group))]
+        group = batch.group[rows]
+        rows_of_groups = [rows[group == number] for number in set(group.tolist())]
+        rows_together = rows_of_groups if self._options.scope == "group" else [torch.arange(len(batch.group))]
         pieces: dict[str, list[Tensor]] = defaultdict(list)
         for together in rows_together:
             mask = batch.response_mask[together]
@@ -152,12 +153,6 @@ def _recorded_rows(group: Int[Tensor, " rows"], sizes: Int[Tensor, " rows"], ste
     drawn = torch.from_numpy(order[: max(1, fitting)])
     by_group = group.argsort(stable=True)
     return by_group[torch.isin(group[by_group], drawn)]
-
-
-def _by_group(group: Int[Tensor, " rows"], rows: Int[Tensor, " recorded"]) -> list[Int[Tensor, " _"]]:
-    """Rows that are sorted by group, cut into their groups."""
-    group_of_row = group[rows]
-    return [rows[group_of_row == number] for number in set(group_of_row.tolist())]
 
 
 def _token_ids(

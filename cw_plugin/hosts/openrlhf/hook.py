@@ -15,7 +15,7 @@ from torch import Tensor
 from cw_plugin.batch import Batch, Tokenizer, joined, of_responses
 from cw_plugin.hosts.host import OPENRLHF
 from cw_plugin.hosts.openrlhf.needs import ADVANTAGES, MAKER, TRAIN_STEP, TRAINER
-from cw_plugin.hosts.openrlhf.refused_settings import check
+from cw_plugin.hosts.openrlhf.refused_settings import CHECKPOINTS, FOLDER, SAMPLES, check, has_checkpoint
 from cw_plugin.options import Options
 from cw_plugin.run import Run
 
@@ -57,13 +57,13 @@ class _Reweighter:
     """The method in one trainer, and the step that it is at."""
 
     def __init__(self, maker: "RemoteExperienceMaker") -> None:
-        options = Options.from_environment()
-        settings = check(maker.strategy.args, options)
-        self.samples = settings.samples
+        args, options = maker.strategy.args, Options.from_environment()
+        check(args, options)
+        self.samples = SAMPLES.value(args)
         self.tokenizer = maker.tokenizer
         self.step = 0  # outside of training
-        self.run = Run(options, settings.folder, _logger)
-        self.run.begin(settings.checkpoints, settings.has_checkpoint)
+        self.run = Run(options, Path(FOLDER.value(args)), _logger)
+        self.run.begin(Path(CHECKPOINTS.value(args)), has_checkpoint(args))
 
     def reweight(self, experiences: "Sequence[Experience]") -> None:
         """Put w~ A in place of A in every experience, and the metrics into its info."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from cw_plugin.errors import OptionsError
 from cw_plugin.hosts.host import OPENRLHF
+from cw_plugin.method_file import refuse_other_method
 from cw_plugin.options import Options
 
 GROUPED = ("group_norm", "dr_grpo", "rloo", "reinforce_baseline")  # estimators that compare the samples of a prompt
@@ -41,39 +42,23 @@ FOLDER = Flag("ckpt.output_dir", "save_path")
 CHECKPOINTS = Flag("ckpt.path", "ckpt_path")
 
 
-@dataclass(frozen=True)
-class RunSettings:
-    """What the method needs to know of a run.
-
-    Attributes:
-        samples: responses to a prompt.
-        folder: for token records.
-        checkpoints: their folder.
-    """
-
-    samples: int
-    folder: Path
-    checkpoints: Path
-
-    @property
-    def has_checkpoint(self) -> bool:
-        """Whether OpenRLHF has saved a checkpoint there."""
-        return (self.checkpoints / "_actor").exists()
+def has_checkpoint(args: Namespace) -> bool:
+    """Whether OpenRLHF has saved a checkpoint in the folder that it resumes from."""
+    return Path(CHECKPOINTS.value(args), "_actor").exists()
 
 
-def check(args: Namespace, options: Options) -> RunSettings:
+def check(args: Namespace, options: Options) -> None:
     """Refuse arguments of train_ppo_ray under which the weights would not be the paper's, or would be lost.
 
     With the weights none, there are no weights to lose.
 
     Raises:
-        OptionsError: such an argument, with the one to use.
+        OptionsError: such an argument, with the one to use; or checkpoints of another method.
         HostError: OpenRLHF lacks an argument.
     """
     estimator, samples, loss = ESTIMATOR.value(args), SAMPLES.value(args), LOSS.value(args)
     kl_coefficient, kl_loss = KL_COEFFICIENT.value(args), KL_LOSS.value(args)
     options.refuse_without_entropies("OpenRLHF")
-    settings = RunSettings(samples, Path(FOLDER.value(args)), Path(CHECKPOINTS.value(args)))
     if estimator not in GROUPED:
         raise OptionsError(
             f"--{ESTIMATOR.of(args)} {estimator} has no prompt groups, which CW-GRPO needs",
@@ -92,4 +77,5 @@ def check(args: Namespace, options: Options) -> RunSettings:
             f"--{LOSS.of(args)} {loss} takes one ratio for a response, so the loss would lose the weights",
             fix="use ppo",
         )
-    return settings
+    if has_checkpoint(args):  # the run would refuse it, too, but in a worker
+        refuse_other_method(Path(CHECKPOINTS.value(args)), options)

@@ -7,19 +7,12 @@ from typing import TYPE_CHECKING, Any
 import wrapt
 
 from cw_plugin.errors import HostError
+from cw_plugin.hosts.skyrl.needs import NEEDS
 
 if TYPE_CHECKING:
     from skyrl.train.trainer import RayPPOTrainer
 
     Trainer = type[RayPPOTrainer]
-
-# Which a trainer takes from RayPPOTrainer: they make log-probs and advantages, and train on them.
-OF_SKYRL = (
-    "fwd_logprobs_values_reward",
-    "_skip_policy_forward",
-    "compute_advantages_and_returns",
-    "train_critic_and_policy",
-)
 
 
 @functools.cache
@@ -41,7 +34,7 @@ def with_method(trainer: "Trainer") -> "Trainer":
     """A trainer's class with CWGRPOTrainer in front of it, unless it derives from that already.
 
     Raises:
-        HostError: the class has one of the methods of OF_SKYRL of its own.
+        HostError: the class has one of the methods of NEEDS of its own.
     """
     from skyrl.train.trainer import RayPPOTrainer
 
@@ -50,7 +43,8 @@ def with_method(trainer: "Trainer") -> "Trainer":
     if issubclass(trainer, CWGRPOTrainer):
         return trainer
     derived = trainer.__mro__[: trainer.__mro__.index(RayPPOTrainer)]
-    own = [name for name in OF_SKYRL if any(name in vars(kind) for kind in derived)]
+    names = [need.name.removeprefix("RayPPOTrainer.") for need in NEEDS]
+    own = [name for name in names if any(name in vars(kind) for kind in derived)]
     if own:
         raise HostError(
             f"{trainer.__name__} has {' and '.join(own)} of its own, so CW-GRPO does not know what it trains on",

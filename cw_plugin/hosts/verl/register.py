@@ -14,16 +14,10 @@ import sys
 
 import cw_plugin
 
-
-def register() -> None:
-    """Fill verl's registries and install the hooks, as soon as verl imports the modules concerned. Idempotent."""
-    from cw_plugin.hosts.verl import hooks
-
-    hooks.install_when_imported()
-
-
 try:
-    register()
+    from cw_plugin.hosts.verl.hooks import install_when_imported
+
+    install_when_imported()
 except Exception as error:
     # verl logs a failing plugin only at debug level, and goes on without it. So report the cause here.
     print(

@@ -77,7 +77,7 @@ def follow(trainer: Trainer) -> None:
         _follow_separate(trainer, run)
     else:
         _follow_legacy(trainer, run)
-    if run.needs_entropies:
+    if run.weighting.needs_entropies:
         VERL.require(OLD_LOG_PROB)
         trainer._compute_old_log_prob = functools.partial(run.compute_old_log_prob, trainer._compute_old_log_prob)
 
@@ -146,23 +146,18 @@ def _replaced(method: Callable[..., object], **replacements: Callable[..., objec
             setattr(module, name, function)
 
 
-class VerlRun:
+class VerlRun(Run):
     """One training run of verl that uses cw_grpo."""
 
     def __init__(self, trainer: Trainer) -> None:
         config = trainer.config
         folder = Path(config.trainer.default_local_dir)
+        super().__init__(read_options(config.algorithm), folder, LOGGER)
         self._trainer = trainer
         self._estimator = weighted_estimator(config.algorithm)
         self.metrics: dict[str, float] = {}  # of the last batch
         self._entropies: Tensor | None = None  # of the legacy trainer's last batch
-        self._run = Run(read_options(config.algorithm), folder, LOGGER)
-        self._run.begin(folder, (folder / LATEST).exists(), _resumed_from(config))
-
-    @property
-    def needs_entropies(self) -> bool:
-        """Whether the weighting does."""
-        return self._run.weighting.needs_entropies
+        self.begin(folder, (folder / LATEST).exists(), _resumed_from(config))
 
     def compute_old_log_prob(
         self, of_verl: Callable[[DataProto], Sequence[DataProto]], batch: DataProto
@@ -215,10 +210,10 @@ class VerlRun:
             rewards=data.batch["token_level_rewards"].sum(-1),
             read_sequences=functools.partial(_read_sequences, data, keys),
             tokenizer=self._trainer.tokenizer,
-            entropies=self._take_entropies(keys) if self.needs_entropies else None,
+            entropies=self._take_entropies(keys) if self.weighting.needs_entropies else None,
         )
         try:
-            reweighted = self._run.reweight(batch, self._trainer.global_steps)
+            reweighted = self.reweight(batch, self._trainer.global_steps)
         except NonFiniteError as error:
             raise error.named("uids", data.non_tensor_batch["uid"]) from error
         self.metrics = reweighted.metrics

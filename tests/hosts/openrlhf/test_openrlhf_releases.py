@@ -62,7 +62,7 @@ def test_the_launcher_refuses_what_cannot_train_in_a_sentence(tmp_path, before, 
     code = f"""
 import ray
 from openrlhf.trainer import ppo_trainer
-from cw_plugin.hosts.openrlhf import program
+from cw_plugin.hosts.openrlhf import __main__ as program
 ray.is_initialized = lambda: True
 {before}
 program.main()
@@ -83,7 +83,7 @@ def test_rays_workers_get_the_hook_and_the_options_or_the_launcher_fails():
     code = """
 import runpy
 import ray
-from cw_plugin.hosts.openrlhf import program
+from cw_plugin.hosts.openrlhf import __main__ as program
 from cw_plugin.hosts.ray_workers import reach_workers
 def train_ppo_ray(*_, **__):
     of_program = {"env_vars": {"NCCL_DEBUG": "WARN", "CW_GRPO_WEIGHTS": "stare"}}

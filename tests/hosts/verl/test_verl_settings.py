@@ -51,7 +51,7 @@ def test_a_name_that_is_taken_is_said_and_a_free_one_is_not(caplog):
 
 def test_a_second_registration_hooks_nothing_again():
     """Else the weights would multiply the advantages twice."""
-    register.register()
+    importlib.reload(register)
     hooked = ray_trainer.RayPPOTrainer.__init__
     assert hasattr(hooked, hooks._MARK) and not hasattr(hooked.__wrapped__, hooks._MARK)
 
