@@ -60,13 +60,13 @@ class Applied:
 
     Attributes:
         advantages: w~ A of every token, 0 where the mask is 0.
-        weights: w~ of every token, on the CPU, for token records.
+        weights: w~ of every token, on the CPU, for token records; None if they are not kept.
         sums: what the statistics are made of; several processes can add up theirs.
         seconds: that the weights took.
     """
 
     advantages: Float[Tensor, "rows time"]
-    weights: Float[Tensor, "rows time"]
+    weights: Float[Tensor, "rows time"] | None
     sums: Sums
     seconds: float
 
@@ -79,6 +79,7 @@ def apply_weighting(
     group: Int[Tensor, " rows"] | None,
     entropies: Float[Tensor, "rows time"] | None,
     step: int,
+    keeps_weights: bool = False,
 ) -> Applied:
     """As :func:`reweight`, but with what the statistics and the token records are made of.
 
@@ -99,7 +100,7 @@ def apply_weighting(
     a, x = advantages.numpy(), log_probs.numpy()
     h = None if entropies is None else entropies.numpy()
     result = np.zeros(x.shape, x.dtype)
-    weights = np.zeros(x.shape, x.dtype)
+    kept = np.zeros(x.shape, x.dtype) if keeps_weights else None
     sums, refused = Sums(), []
     is_valid = valid.numpy()
     lengths = is_valid.sum(1)
@@ -125,7 +126,8 @@ def apply_weighting(
         sums_here = sums_of_group(tokens, w, weighted)
         if sums_here.is_finite:
             result[rows] = put(weighted, valid_here)
-            weights[rows] = put(weight, valid_here)
+            if kept is not None:
+                kept[rows] = put(weight, valid_here)
             sums += sums_here
         else:
             refused.append(rows)
@@ -133,7 +135,8 @@ def apply_weighting(
         of_refused = torch.from_numpy(np.sort(np.concatenate(refused)))
         raise non_finite_error(log_probs, advantages, valid, of_refused, entropies)
     advantages = torch.from_numpy(result).to(device)
-    return Applied(advantages, torch.from_numpy(weights), sums, time.perf_counter() - started)
+    weights = None if kept is None else torch.from_numpy(kept)
+    return Applied(advantages, weights, sums, time.perf_counter() - started)
 
 
 def reweight_micro_batch(

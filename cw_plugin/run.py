@@ -92,11 +92,12 @@ class Run:
         """
         self._write_method_once()
         due = [later for later in range(step, step + updates) if self.options.is_due(later)]
-        applied = self._apply_to_batch(batch, step)
+        is_recorded = bool(due) and batch.read_sequences is not None
+        applied = self._apply_to_batch(batch, step, keeps_weights=is_recorded)
         statistics = applied.sums.statistics()
         if statistics.signal_share == 0 and statistics.weight_min == 1:
             self._say_once_that_weights_are_1(step)
-        if due and batch.read_sequences is not None:
+        if is_recorded:
             self._record(due[0], replace(batch, weights=applied.weights), applied.sums)
         advantages = None if self.options.weights == "none" else applied.advantages.to(batch.log_probs.device)
         return Reweighted(advantages, statistics.as_metrics(applied.seconds))
@@ -106,11 +107,11 @@ class Run:
         ours = {f"cw_{name}": value for name, value in asdict(self.options).items()}
         write_whole(self._folder / "training_args.json", json.dumps({**settings, **ours}, indent=1, default=str))
 
-    def _apply_to_batch(self, batch: Batch, step: int) -> Applied:
+    def _apply_to_batch(self, batch: Batch, step: int, keeps_weights: bool) -> Applied:
         """Override point: the run's weighting on the batch's rows, with the sums of the whole batch."""
-        return self._apply_to_rows(batch.on_cpu(), step)
+        return self._apply_to_rows(batch.on_cpu(), step, keeps_weights)
 
-    def _apply_to_rows(self, batch: Batch, step: int) -> Applied:
+    def _apply_to_rows(self, batch: Batch, step: int, keeps_weights: bool) -> Applied:
         """The run's weighting, on these rows alone."""
         return apply_weighting(
             self.weighting,
@@ -120,6 +121,7 @@ class Run:
             group=batch.group if self.options.scope == "group" else None,
             entropies=batch.entropies,
             step=step,
+            keeps_weights=keeps_weights,
         )
 
     def _record(self, step: int, batch: Batch, sums: Sums) -> None:

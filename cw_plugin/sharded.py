@@ -56,7 +56,7 @@ class ShardedRun(Run):
         self._accelerator = accelerator
         self._responses = responses
 
-    def _apply_to_batch(self, batch: Batch, step: int) -> Applied:
+    def _apply_to_batch(self, batch: Batch, step: int, keeps_weights: bool) -> Applied:
         rows, width = batch.log_probs.shape
         own_first_row = self._accelerator.process_index * rows  # its number in the whole batch
         has_own_groups = self._holds_whole_groups(rows)
@@ -64,7 +64,7 @@ class ShardedRun(Run):
         first_row = own_first_row if has_own_groups else 0
         failure: Exception | None = None
         try:
-            applied = self._apply_to_rows(part, step)
+            applied = self._apply_to_rows(part, step, keeps_weights)
         except NonFiniteError as error:
             failure = NonFiniteError(error.what, [first_row + row for row in error.rows])
         except Exception as error:  # of any kind: the other processes must not wait for this one
@@ -73,7 +73,8 @@ class ShardedRun(Run):
         if has_own_groups:
             return replace(applied, sums=self._added_up(batch.log_probs.device, applied.sums))
         own = slice(own_first_row, own_first_row + rows), slice(width)
-        return replace(applied, advantages=applied.advantages[own], weights=applied.weights[own])
+        weights = None if applied.weights is None else applied.weights[own]
+        return replace(applied, advantages=applied.advantages[own], weights=weights)
 
     def _raise_in_all(self, device: torch.device, failure: Exception | None) -> None:
         """Raise in every process the error that one or several of them have. None waits for one that has stopped."""

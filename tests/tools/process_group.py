@@ -100,7 +100,7 @@ def compute(accelerator: Accelerator, rows: int, scope: Any, fault: str, weights
         if fault == "no memory" and rank == accelerator.num_processes - 1:
             patch.setattr("cw_plugin.run.apply_weighting", Mock(side_effect=MemoryError("for 8 GiB\nof 4")))
         try:
-            applied = run._apply_to_batch(own_batch, STEP)
+            applied = run._apply_to_batch(own_batch, STEP, keeps_weights=True)
         except CWGRPOError as error:
             return type(error).__name__, str(error)
     records = []

@@ -29,7 +29,7 @@ def write(files: TokenFiles, step: int, batch: Batch) -> None:
     group = batch.group if files._options.scope == "group" else None
     weighting = files._options.load_weighting()
     x, a, mask = batch.log_probs, batch.advantages, batch.response_mask
-    weights = apply_weighting(weighting, x, a, mask, group, None, step).weights
+    weights = apply_weighting(weighting, x, a, mask, group, None, step, keeps_weights=True).weights
     groups = {int(number) for number, mask in zip(batch.group, batch.response_mask, strict=True) if mask.any()}
     sums = Sums(tokens=int(batch.response_mask.sum()), groups=len(groups))
     files.write(step, replace(batch, weights=weights), sums)
