@@ -313,7 +313,7 @@ EQUAL: Answers = {
         "5 people": ["5", "5 people"], "5": ["5 USD", "5 people"], "5 m/s": [r"5\,\text{m/s}"], "60 mph": ["60"],
         r"9.8\text{ m/s}^2": ["9.8 m/s^2"],
         r"\text{east}": ["east", "East"], r"2\text{ hours }30\text{ minutes}": [r"2\text{ hours }30\text{ minutes}"],
-        r"(\text{H})": ["H"],
+        r"(\text{H})": ["H"], "IX": [r"\text{IX}"], "5 MHz": [r"5\text{ MHz}", "5"], "60": ["60 MPH"],
     },
     "words": {
         "5000000": [r"5\text{ million}", "5 million", r"\$5 \text{ million}"], r"5\text{ million}": ["5,000,000"],
@@ -357,6 +357,7 @@ EQUAL: Answers = {
         "3": [r"\mathbb{E}[X] = 3"], r"\frac12": [r"\Pr(A \mid B) = \frac{1}{2}"],
         "12": [r"\text{Total number of pairs and triples} = 12"], "3,5": [r"\text{Alice} = 3, \text{Bob} = 5"],
         "7": [r"\operatorname{rank}(A) = 7"], "0.3": ["P(X = 2) = 0.3"],
+        r"\frac{dy}{dx} = 2x": ["y' = 2x", "2x", r"\frac{dy}{dx} = x + x"],
         r"\text{Area} = 5": ["5", r"\text{Area} = 5.0"], r"2\pi": [r"\text{period } T = 2\pi"],
     },
     "ratios and times": {
@@ -426,7 +427,7 @@ EQUAL: Answers = {
         r"1<x<2 \text{ or } x>3": [r"(1,2)\cup(3,\infty)"], r"x>1 \text{ and } x<2": ["(1,2)", "1<x<2"],
         r"(-\infty,1)\cup(2,\infty)": [r"x<1 \text{ or } x>2"], r"(-\infty,-5)": ["k < -5"],
         r"[\frac{1}{2}, 8]": [r"0.5 \leq x \leq 8"], "(3,4]": [r"3 < \lambda \leq 4"],
-        r"x \ne 3": [r"(-\infty,3)\cup(3,\infty)"],
+        r"x \ge 2": ["x \u2267 2"], r"x \ne 3": [r"(-\infty,3)\cup(3,\infty)"],
         r"x < -1 \text{ or } x \ge 4": [r"(-\infty, -1) \cup [4, +\infty)"],
         r"\{x \mid x<1 \text{ or } x>2\}": [r"(-\infty,1)\cup(2,\infty)"], r"\{x \mid -2<x<3\}": ["-2 < x < 3"],
         r"a \leqslant -2 \text{ or } a = 1": [r"(-\infty, -2] \cup \{1\}"],
@@ -757,13 +758,14 @@ UNEQUAL: Answers = {
     "standard LaTeX": {
         r"\frac{R}{r}": ["1", r"\frac{r}{R}"], "N=n": ["N=n+1"], r"\gamma^2-1": [r"\gamma^2+1"],
         "1": [r"\varnothing"], "E_1": ["E_2"], "R^2": ["r^2"],
-        r"\frac{dM}{dt}=\frac{1}{c^2}": [r"\frac{dM}{dt}=\frac{1}{c^3}"], r"\frac{1}{2004!}": [r"\frac{1}{2006!}"],
+        r"\frac{dM}{dt}=\frac{1}{c^2}": [r"\frac{dM}{dt}=\frac{1}{c^3}", r"\frac{dt}{dM}=\frac{1}{c^2}"],
+        r"\frac{dy}{dx}": [r"\frac{dx}{dy}"], "2x": [r"\frac{d}{dx} x^2"], r"\frac{1}{2004!}": [r"\frac{1}{2006!}"],
     },
     "nouns": {
         "5": ["5 dozen", "5 hundred"], r"\text{east}": ["seat", r"\text{east} + 1", r"\text{seat}"],
         "east": ["seat"], "no": ["on"], "5 km": ["5 m", "6"],
         r"2\text{ hours }30\text{ minutes}": [r"30\text{ hours }2\text{ minutes}", "60"], "5 dollars": ["5 euros"],
-        "2t": ["2"],
+        "2t": ["2"], "IX": ["XI"], "5 MW": ["5 mW"], r"5\,\mathrm{mHz}": [r"5\,\mathrm{MHz}"],
     },
     "small numbers": {
         "(0.000001, 1)": ["(0.000002, 1)"], r"\{0.000001, 1\}": [r"\{0.0000014, 1\}"],

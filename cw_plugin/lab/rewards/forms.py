@@ -31,7 +31,8 @@ def are_other_kinds(gold: Parsed, value: Parsed, ground_truth: str, answer: str)
     are_compared_later = gold.has(sympy.Eq) and value.has(sympy.Eq)
     if all(lefts) and lefts[0] != lefts[1] and of_points[0] == of_points[1] and not are_compared_later:
         return True  # P(A \cup B) = 1/6 for P(A \cap B) = 1/6
-    if _shape_of_sets(right_sides(ground_truth)) != _shape_of_sets(right_sides(answer)):
+    shapes = _shape_of_sets(right_sides(ground_truth)), _shape_of_sets(right_sides(answer))
+    if shapes[0] != shapes[1] or _are_other_derivatives(gold, value):
         return True
     names, others = (sorted(str(symbol) for symbol in side.free_symbols) for side in (gold, value))
     if names != others and sorted(map(str.casefold, names)) == sorted(map(str.casefold, others)):
@@ -44,6 +45,12 @@ def are_other_kinds(gold: Parsed, value: Parsed, ground_truth: str, answer: str)
         if isinstance(one, _TUPLE) and text_of_other.startswith(r"\{"):
             return True
     return bool(gold == 1 and "%" in answer)
+
+
+def _are_other_derivatives(gold: Parsed, value: Parsed) -> bool:
+    """Whether both have derivatives, and other ones, as dy/dx and dx/dy: sympy works out both as 0."""
+    derivatives = gold.atoms(sympy.Derivative), value.atoms(sympy.Derivative)
+    return all(derivatives) and derivatives[0] != derivatives[1]
 
 
 def _shape_of_sets(text: str) -> tuple[bool, bool]:

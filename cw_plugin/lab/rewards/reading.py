@@ -49,14 +49,15 @@ _WORDS_STOOD_HERE = "\0"
 _BETWEEN_NUMBERS = re.compile(  # "3\text{ to }2", "2h30m"; and "1 2", which latex2sympy would add
     r"[\w}]\0[\w\\{]|\d\s*[a-zA-Z][a-zA-Z\s]*\d+(?![\d\s]*\^)|(?<![a-z])(?<![a-z]\s)(?<![\w^.])\d+(?:\.\d+)?\s+\.?\d"
 )
-_WORDS_ALONE = re.compile(r"(?:[a-zA-Z]{3,}|[nN]o)(?:\s+[a-zA-Z]+)*|[\s(){}\[\].,;:\0]*")
+_WORDS_ALONE = re.compile(r"(?:[a-zA-Z]{3,}|[nN]o|[IVX]{2})(?:\s+[a-zA-Z]+)*|[\s(){}\[\].,;:\0]*")
 _OUTSIDE = r"(?![^(\[{]*[)\]}])"  # What stands before this is outside of brackets.
 _COMMA = rf"(?:[,;]|\\\\(?![\s\S]*\\end)){_OUTSIDE}"  # or the end of a line, which no matrix has
 _EQUALS = rf"(?<![<>!])(?<!\\not)=(?!=){_OUTSIDE}|\\approx(?![a-zA-Z])"
 _VALUE_OF_FUNCTION = r"\s*[a-zA-Z](?:_\{?\w+\}?)?\s*\(\s*-?\d+(?:\.\d+)?\s*\)\s*"
-_NAME = re.compile(  # "\text{Area} =", "area =" and "f(1) ="
-    rf"(?:(?<=,)|^)((?:(?!{_EQUALS})[^,<>])*{TEXT}\{{[^<>=]*|\s*[a-zA-Z]{{3,}}[\sa-zA-Z]*|{_VALUE_OF_FUNCTION})"
-    rf"(?:{_EQUALS})"
+_DERIVATIVE = r"\s*\\frac\{d\w\}\{d\w\}\s*"
+_NAME = re.compile(  # "\text{Area} =", "area =", "f(1) =" and "\frac{dy}{dx} ="
+    rf"(?:(?<=,)|^)((?:(?!{_EQUALS})[^,<>])*{TEXT}\{{[^<>=]*|\s*[a-zA-Z]{{3,}}[\sa-zA-Z]*|{_VALUE_OF_FUNCTION}"
+    rf"|{_DERIVATIVE})(?:{_EQUALS})"
 )
 _LETTER_BEFORE_EQUALS = re.compile(r"(?:^|[=,;])\s*([a-zA-Z])(?:_\{?\w+\}?)?\s*(?==)")
 _PLURAL = re.compile(r"(?<=[a-z]{2}[a-rt-z])s\b")
@@ -167,7 +168,7 @@ def _without_words(answer: str) -> tuple[str, str]:
     units = ["".join(match).strip(" {}") for match in _WORDS.findall(answer)]
     if len(set(units)) == 1:  # of all numbers; but 3 m, 4 m, 5 cm are others than 3 m, 4 cm, 5 cm
         units = units[:1]
-    words = " ".join(units).casefold()
+    words = re.sub(r"\bM(?=[WJVNA]\b|Hz|Pa|eV)", "mega", " ".join(units)).casefold()  # and mW is milliwatts
     words = re.sub(rf"{_PLURAL.pattern}|[{{}}.]|\\cdot|\\times|\s+(?=[\^/])|(?<=[\^/])\s+", "", words)
     words = re.sub(r"\^1\b", "", re.sub(r"\s*\b([a-z]+)\s*\^-(\d)", r"/\1^\2", words))  # m s^-1 is m/s
     return text.replace(_WORDS_STOOD_HERE, " ").strip(), " ".join(words.split())

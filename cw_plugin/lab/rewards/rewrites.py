@@ -28,6 +28,7 @@ _ENCODER = UnicodeToLatexEncoder(unknown_char_policy="keep", unknown_char_warnin
 _CHARACTERS = str.maketrans({  # what pylatexenc takes for text, and punctuation
     "\u00b0": r"^\circ ", "\u00d7": r"\times ", "\u00b7": r"\cdot ", "\u00f7": r"\div ", "\u2212": "-", "\u2044": "/",
     "\u221a": r"\sqrt", "\u2192": r"\to ", "\u3002": ".",
+    "\u2266": r"\le ", "\u2267": r"\ge ",
 })  # fmt: skip
 _FORMS = {"<super>": "^{%}", "<sub>": "_{%}", "<fraction>": r"\frac{%}", "Sc": r"\text{%}", "Pd": "-", "Cf": ""}
 
@@ -73,7 +74,8 @@ _COMMAND = r"\\(?!mu|Omega|circ|text|degree|%)(?:[^{}]|\{[^{}]*\})*"
 _POWER_OF_UNIT = r"\b\.?(?:\s*\^\s*(?:\d|\{-?\d\}))?"
 _WORD = r"(?!(?i:abc|bcd|pqr|xyz))(?:[A-Z]{3}|[a-zA-Z]{4,})"  # and no product of letters
 _UNIT = (
-    rf"(?:[mcdk]m|[km]g|m[lL]|ft|(?i:[ap]\.?m)|{_WORD}|m(?=\s*/)|mph|day|m[ei]n|sec|(?:hr|yr|yd|lb)s?|oz)"
+    rf"(?:[mcdk]m|[km]g|m[lL]|k[WVJN]|M[WJ]|[kM]?(?:Hz|eV)|k?Pa|ft|(?i:[ap]\.?m)|{_WORD}|m(?=\s*/)|mph|day|m[ei]n|sec"
+    r"|(?:hr|yr|yd|lb)s?|oz)"
     rf"{_POWER_OF_UNIT}"
 )
 _UNITS = rf"{_UNIT}(?:(?:\s*/\s*|\s+)[a-zA-Z]+{_POWER_OF_UNIT})*"

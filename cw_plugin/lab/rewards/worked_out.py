@@ -7,7 +7,9 @@ from math_verify.grader import is_equation, take_last_relation
 
 from cw_plugin.lab.rewards.reading import Parsed, right_sides
 
-_UNDONE = (sympy.Symbol, sympy.MatAdd, sympy.MatMul, sympy.Sum, sympy.Product, sympy.Integral, sympy.Limit)
+_UNDONE = (
+    sympy.Symbol, sympy.MatAdd, sympy.MatMul, sympy.Sum, sympy.Product, sympy.Integral, sympy.Limit, sympy.Derivative,
+)  # fmt: skip
 _COMPUTED_BY_READING = re.compile(
     r"binom\s*(?:\d|\{\s*\d+\s*\})|\\choose|\\\||frac\s*\{[^}]*\\frac|e\s*\^\s*\{?\\l(?:n|og)"
     r"|vmatrix"  # a determinant
