@@ -45,6 +45,7 @@ def test_options_come_from_the_environment_beside_the_defaults(monkeypatch, give
         ("gaussian", "alpha=0.3", "weights='gaussian' has no setting 'alpha'; it has none"),
         (["ar"], {}, r"weights=\['ar'\] is invalid; use one of gaussian, none"),
         ("clip_cov", "share=0.02,lower=6,upper=5", "lower=6 and upper=5 leave no token; set lower below upper"),
+        ("clip_cov", "lower=5,upper=5", "lower=5 and upper=5 leave no token; set lower below upper"),
     ],
 )
 def test_a_setting_that_is_unknown_or_out_of_range_is_refused(weights, settings, said):

@@ -120,7 +120,8 @@ def test_one_token_and_tokens_that_are_all_alike_have_the_weights_of_the_loop(na
     if name == "high_entropy":  # which keeps any of tokens that are all alike
         entropies += torch.arange(12).view(mask.shape)
     advantages = torch.tensor([1.0, 1.5, -0.5, -1.0]).double()
-    reweighted, _ = reweight(log_probs, advantages, mask, group, name, entropies)
+    with_gradient = entropies.clone().requires_grad_()  # as log-probs may be, too
+    reweighted, _ = reweight(log_probs, advantages, mask, group, name, with_gradient)
     expected = reference_weighted(name, log_probs, advantages, mask, group, entropies)
     torch.testing.assert_close(reweighted, expected, rtol=1e-6, atol=1e-9)
 
@@ -181,6 +182,8 @@ def test_80_20_keeps_as_many_as_its_authors_and_divides_by_them():
     weights = reweighted * advantages[:, None]
     assert sorted(weights.flatten().tolist()) == [0.0] * 16 + [5.0] * 4  # 20 / 4
     assert weights[0, 7] == weights[1, 2] == 5
+    one = load("high_entropy", {"share": 0})  # at least
+    assert reweight(-mask, advantages, mask, weights=one, entropies=entropies)[0].count_nonzero() == 1
 
 
 def moved(values, order, columns, width, padding):

@@ -29,6 +29,28 @@ BEFORE = (
 
 # fmt: off
 EQUAL: Answers = {
+    "lists and values of several letters": {
+        "x=1, y=1, z=2": ["x=y=1, z=2"], "(1,1)": ["x=y=1"], "x=y=z=0": ["(0,0,0)", "x=0, y=0, z=0"], "5": ["a=b=5"],
+        "a=b=2, c=3": ["(2,2,3)", "a=2, b=2, c=3", "a=b=2, c=3"], r"\{(1,2)\}": ["(1,2)"], "3, -5": ["x_1=3, x_2=-5"],
+        "x_1=3, x_2=-5": [r"x=3\text{ or }x=-5", "x=-5, x=3"], r"x \ne 1, 2": [r"x \ne 1, x \neq 2"],
+        r"\mathbb{R} \setminus \{1,2\}": [r"x \ne 1, 2"], "-2<x<2": ["|x|<2"], r"[-2,4]": [r"|x-1| \le 3"],
+    },
+    "a function and where it is defined": {
+        "a_n=2^n": [r"a_n=2^n \ (n \ge 1)", r"a_n=2^n, n \ge 1", r"a_n = 2^n \text{ for } n \ge 1"],
+        r"f(x)=\frac1x, x \ne 0": [r"f(x)=\frac1x", r"f(x) = \frac{1}{x} \quad (x \neq 0)"],
+        r"y=\sqrt{x}\ (x \ge 0)": [r"y=\sqrt{x}", r"y = \sqrt{x}, x \ge 0"],
+        "f(x)=kx": [r"f(x)=kx \text{ for some constant } k"], r"f^{-1}(x)=\sqrt{x}, x \ge 0": [r"\sqrt{x}"],
+    },
+    "what the ground truth leaves, written otherwise": {
+        r"\frac{3^{100}-1}{2}": [r"\frac12(3^{100}-1)", r"\frac{3^{100}}{2}-\frac12"],
+        r"\frac{2018!}{2}": [r"\frac12 \cdot 2018!"], r"1-(\frac56)^{10}": [r"1-\frac{5^{10}}{6^{10}}"],
+    },
+    "upright letters and rows of a matrix": {
+        "2AB": [r"2\mathrm{AB}", r"2\,\mathrm{AB}"], r"2\mathrm{AB}": ["2AB"],
+        "5": ["5\\text{\u5343\u7c73}", r"5\text{ MW}"], "12.5": [r"12.5\text{ percent}"],
+        r"\frac54": [r"\text{1 1/4}", r"\text{1 1/4 cups}"], "1234": [r"1\!,\!234"],
+        r"\begin{pmatrix}1\\2\end{pmatrix}": [r"\begin{pmatrix}1\\[2pt]2\end{pmatrix}"],
+    },
     "signs within brackets": {
         r"\frac{3+\sqrt5}{2}, \frac{3-\sqrt5}{2}": [
             r"\frac{3\pm\sqrt5}{2}", r"x=\frac{3\pm\sqrt{5}}{2}", r"\frac{3\mp\sqrt5}{2}",
@@ -475,6 +497,27 @@ EQUAL: Answers = {
     },
 }
 UNEQUAL: Answers = {
+    "lists and values of several letters": {
+        "x=y=z=0": ["x=0", "0, 0"], "a=b=2, c=3": ["b=c=2, a=3", "2, 3"], "x_1=3, x_2=-5": ["y=3, y=-5", "x=3"],
+        r"x \ne 1, 2": [r"x \ne 1, 3", r"x \ne 1"], "-2<x<2": ["|x|<3", "|x-1|<2"], "(1,2)": ["|x|<2"],
+    },
+    "a function and where it is defined": {
+        "y=x, x>0": ["y=x, x<0", "y=2x, x>0"], "a_n=2^n": [r"a_n=2^n, n \ge 5", r"a_n=2^n, n=1"],
+        "f(x)=2x": [r"f(x)=2x \text{ for some } x"], r"f^{-1}(x)=\sqrt{x}": [r"f(x)=\sqrt{x}, x \ge 0"],
+    },
+    "an unknown with a number": {
+        "5": [
+            r"\frac{x}{2}=5", "x/2=5", r"x \cdot 2=5", r"\frac12 x=5", "0.5x=5", r"\frac{x+1}{2}=5", r"\text{Area}+1=5",
+            r"2\,\text{Area}=5", r"\frac{\text{Area}}{2}=5", r"\text{Area}/\pi=5", r"-\text{Area}=5",
+        ],
+        r"\frac16": [r"1-P(A)=\frac16", r"2P(A)=\frac16"], "2^n": ["a_n+1=2^n", r"\frac{a_n}{2}=2^n"],
+        "2x": ["f(x)+1=2x"],
+    },
+    "upright letters and words": {
+        r"2\mathrm{AB}": ["2"], "2": [r"2\mathrm{AB}"], "3": [r"2\mathrm{AB}+1"], "0.5": [r"0.5\%"],
+        "5": [r"5\text{ bn}", r"5\text{th power}"],
+        r"\frac{dy}{dx}": ["0"], r"-\frac{dy}{dx}": [r"\frac{dy}{dx}"],
+    },
     "other left sides": {
         r"\arg z=\frac\pi3": [r"|z|=\frac\pi3", r"z=\frac\pi3"], "A=5": [r"\det A=5"],
     },

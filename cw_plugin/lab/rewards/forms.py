@@ -31,8 +31,7 @@ def are_other_kinds(gold: Parsed, value: Parsed, ground_truth: str, answer: str)
     are_compared_later = gold.has(sympy.Eq) and value.has(sympy.Eq)
     if all(lefts) and lefts[0] != lefts[1] and of_points[0] == of_points[1] and not are_compared_later:
         return True  # P(A \cup B) = 1/6 for P(A \cap B) = 1/6
-    shapes = _shape_of_sets(right_sides(ground_truth)), _shape_of_sets(right_sides(answer))
-    if shapes[0] != shapes[1] or _are_other_derivatives(gold, value):
+    if _shape_of_sets(right_sides(ground_truth)) != _shape_of_sets(right_sides(answer)):
         return True
     names, others = (sorted(str(symbol) for symbol in side.free_symbols) for side in (gold, value))
     if names != others and sorted(map(str.casefold, names)) == sorted(map(str.casefold, others)):
@@ -45,12 +44,6 @@ def are_other_kinds(gold: Parsed, value: Parsed, ground_truth: str, answer: str)
         if isinstance(one, _TUPLE) and text_of_other.startswith(r"\{"):
             return True
     return bool(gold == 1 and "%" in answer)
-
-
-def _are_other_derivatives(gold: Parsed, value: Parsed) -> bool:
-    """Whether both have derivatives, and other ones, as dy/dx and dx/dy: sympy works out both as 0."""
-    derivatives = gold.atoms(sympy.Derivative), value.atoms(sympy.Derivative)
-    return all(derivatives) and derivatives[0] != derivatives[1]
 
 
 def _shape_of_sets(text: str) -> tuple[bool, bool]:
@@ -102,6 +95,7 @@ def in_one_form(gold: Parsed, value: Parsed, ground_truth: str, answer: str) -> 
         or _as_regions(gold, value, ground_truth, answer)
         or _as_unions(gold, value, answer)
         or _as_solutions(gold, value)
+        or _as_roots(gold, value)
         or _as_tuples(gold, value)
         or _with_repetitions(gold, value)
     )
@@ -184,8 +178,9 @@ def _region(value: Parsed, text: str) -> sympy.Set | None:
 
 
 def _compares_a_letter(relation: Relational) -> bool:
-    """Whether a letter stands alone on one of its sides."""
-    return bool(relation.lhs.is_Symbol) != bool(relation.rhs.is_Symbol)
+    """Whether a letter stands alone on one of its sides, or a difference between bars, as |x - 1|."""
+    are_letters = [isinstance(side, (sympy.Symbol, sympy.Abs)) for side in (relation.lhs, relation.rhs)]
+    return are_letters.count(True) == 1
 
 
 def _as_tuples(gold: Parsed, value: Parsed) -> tuple[Parsed, Parsed] | None:
@@ -214,6 +209,18 @@ def _as_solutions(gold: Parsed, value: Parsed) -> tuple[Parsed, Parsed] | None:
     of_gold = ListOrSet(*map(_point, golds)) if golds else _with_tuples(gold)
     of_value = ListOrSet(*map(_point, values)) if values else _with_tuples(value)
     return of_gold, of_value
+
+
+def _as_roots(gold: Parsed, value: Parsed) -> tuple[Parsed, Parsed] | None:
+    """As lists of numbers, if both are values of the same letter: x_1 = 3, x_2 = -5 and x = 3, x = -5."""
+    sides = _elements(gold), _elements(value)
+    if not all(isinstance(part, sympy.Eq) and part.lhs.is_Symbol for side in sides for part in side):
+        return None
+    letters = {str(part.lhs).partition("_")[0] for side in sides for part in side}
+    if len(letters) > 1 or len(sides[0]) == 1 or len(sides[0]) != len(sides[1]):
+        return None
+    roots = [ListOrSet(*(part.rhs for part in side)) for side in sides]
+    return roots[0], roots[1]
 
 
 def _solutions(value: Parsed) -> list[dict[str, Parsed]]:

@@ -5,14 +5,13 @@ What math-verify does not tell apart is told apart here and in the modules besid
 
 import functools
 import re
-from collections.abc import Iterable
 
 import sympy
 from math_verify import verify
 
 from cw_plugin.lab.rewards.boxed import final_boxed
 from cw_plugin.lab.rewards.forms import are_other_kinds, in_one_form
-from cw_plugin.lab.rewards.reading import Answer, Parsed, choices, parsed, parts, read, said, symbols
+from cw_plugin.lab.rewards.reading import Answer, Parsed, choices, parsed, parts, read, said, symbols, with_each_letter
 from cw_plugin.lab.rewards.unboxed import found_in
 from cw_plugin.lab.rewards.units import are_other_units, is_said_before_another_number
 from cw_plugin.lab.rewards.worked_out import computed_by_reading, is_worked_out
@@ -52,6 +51,8 @@ def _is_right(ground_truth: str, answer: str, decimals: int, may_leave_sum: bool
 
 
 def _is_equal(ground_truth: str, answer: str, decimals: int, may_leave_sum: bool) -> bool:
+    if "," in ground_truth + answer:  # x = y = 1 is the point (1, 1); but b is 5 in a = b = 5
+        ground_truth, answer = with_each_letter(ground_truth), with_each_letter(answer)
     return _are_equal(read(ground_truth), read(answer), decimals, may_leave_sum)
 
 
@@ -88,15 +89,10 @@ def _pairs_of_named_values(expected: Answer, given: Answer) -> list[tuple[Answer
     if names == by_name.keys():
         return [(gold, by_name[name]) for name, gold in golds]
     without_indices = {name.partition(" _")[0] for name in names}
-    has_some_of_them = _letters(names) & _letters(by_name)
+    has_some_of_them = {*map(str.casefold, names)} & {*map(str.casefold, by_name)}
     if has_some_of_them or len(without_indices) < len(names):  # x_1 and x_2 are roots, in any order
         return []
     return [(gold, part.value) for (_, gold), part in zip(golds, values, strict=True)]
-
-
-def _letters(names: Iterable[str]) -> set[str]:
-    """The names; of a = b, both letters."""
-    return {letter for name in names for letter in name.casefold().split(" = ")}
 
 
 def _have_equal_values(ground_truth: str, answer: str, decimals: int, may_leave_sum: bool) -> bool:
@@ -148,7 +144,8 @@ def _hold_for_others(expected: Answer, given: Answer) -> bool:
 def _are_the_same_text(ground_truth: str, answer: str) -> bool:
     """Whether they are the same but for layout, a percent sign, or a decimal comma: 1,2 may also be two numbers."""
     ground_truth, answer = _LAYOUT.sub(r"\1", ground_truth), _LAYOUT.sub(r"\1", answer)
-    if answer in (ground_truth, ground_truth.replace(r"\%", "")):
+    is_percentage = re.fullmatch(r"-?[1-9]\d*\.\d+\\%", answer) is not None  # 12.5\% for 12.5, not 0.5\% for 0.5
+    if answer in (ground_truth, ground_truth.replace(r"\%", "")) or (is_percentage and answer[:-2] == ground_truth):
         return True
     return "." in ground_truth and _DECIMAL_COMMA.sub(r"\1.", answer) == ground_truth
 

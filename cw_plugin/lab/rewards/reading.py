@@ -60,8 +60,12 @@ _NAME = re.compile(  # "\text{Area} =", "area =", "f(1) =" and "\frac{dy}{dx} ="
     rf"|{_DERIVATIVE})(?:{_EQUALS})"
 )
 _LETTER_BEFORE_EQUALS = re.compile(r"(?:^|[=,;])\s*([a-zA-Z])(?:_\{?\w+\}?)?\s*(?==)")
+_OF_SEVERAL_LETTERS = re.compile(
+    r"(?<![\w\\{=(])(?P<letters>[a-zA-Z](?:_\w)?(?:\s*=\s*[a-zA-Z](?:_\w)?)+)"
+    r"\s*=\s*(?P<value>[^=,;()\[\]]*[^\s=,;()\[\]])(?!\s*=)"
+)
 _PLURAL = re.compile(r"(?<=[a-z]{2}[a-rt-z])s\b")
-_FOR_ALL = rf"(?:{TEXT}\{{\s*)?\b(?:for (?:all|any|each|every)|where)\b|\\forall"
+_FOR_ALL = rf"(?:{TEXT}\{{\s*)?\b(?:for (?:all|any|each|every|some(?!\W*x\b))|where)\b|\\forall"
 _AFTER = rf"(?:(?<=[,;(])|(?<=\s\s)|(?:{TEXT}\{{\s*)?\b(?:for|with)\s*\}}?)"
 _IN_NUMBERS = (  # "\in \mathbb{Z}^{+}", and "\in Z"
     r"\\in\s*(\\(?:mathbb|Bbb)\s*\{?\s*[A-Z]|\{?\s*[RZNQ](?![a-zA-Z]))\}?"
@@ -69,6 +73,11 @@ _IN_NUMBERS = (  # "\in \mathbb{Z}^{+}", and "\in Z"
 )
 _MEMBERS = rf"{_AFTER}\s*[a-zA-Z](?:\s*,\s*[a-zA-Z])*\s*{_IN_NUMBERS}"
 _DOMAIN = re.compile(rf"(?<=[\w)}}\]])[\s,;(\\]*(?:{_FOR_ALL}|{_MEMBERS}).*$")  # ", x \in \mathbb{R}" at the end
+_FUNCTION_AND_DOMAIN = re.compile(  # "a_n = 2^n, n \ge 1", "f(x) = 1/x (x \ne 0)"
+    r"(?P<formula>\s*(?:[a-zA-Z](?:\s*\^\s*\{-1\})?\s*(?:\(\s*(?P<of>[a-z])\s*\)|_\{?(?P<index>[a-z])\}?)"
+    r"|y(?=[^,]*(?P<x>x)))"
+    rf"\s*=[^=&]*?)[\s,;(\\]*(?:{TEXT}\{{\s*for\s*\}}\s*)?\b(?:(?P=of)|(?P=index)|(?P=x))\s*(?:>|\\[gn]e)(?!.*[=<]).*"
+)
 _INEQUALITY = re.compile(r"\\[gl]e|(?<![_{])[<>]")  # after a domain; not in \mathbb{Z}_{>0}
 _SPELLING = r"\s|(?<=\\[gl]e)q(?:slant)?"  # \geq and \geqslant are \ge
 _CONDITION = re.compile(  # 0 and 1 are bounds of most numbers, and k > 0 says the same as k \ge 1
@@ -76,7 +85,14 @@ _CONDITION = re.compile(  # 0 and 1 are bounds of most numbers, and k > 0 says t
     r"|(?:[<>]|\\[lg]e(?:q|qslant)?(?![a-zA-Z]))\s*(?!-?[01]\b)[^\s,;)}<>=]+"
 )
 _BARS = re.compile(r"[a-z](?=\()|\\?\||[()]")  # and brackets, also those of a function
-_LINEAR = re.compile(r"\s*(?=.*[-+\d])(?:\d+\s*[-+]|-)?\s*\d*\s*[a-zA-Z]\s*(?:[-+]\s*\d+)?\s*")  # in one unknown
+_UNKNOWN = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z](?![a-zA-Z])(?:_(?:\w|\{\w+\}))?(?:\([^()]*\))?")  # x, a_n and P(A)
+_COEFFICIENT = r"\s*(?:\d+(?:\.\d+)?|\\[dt]?frac\s*(?:\{\d+\}|\d)\s*(?:\{\d+\}|\d))\s*"
+_TIMES = r"(?:\\cdot|\\times|\*|\\,)"
+_LINEAR = re.compile(  # in one unknown x
+    rf"(?=.*[-+\d])(?:{_COEFFICIENT}[-+]|\s*-)?(?:{_COEFFICIENT}{_TIMES}?)?"
+    rf"\s*(?:x|\\[dt]?frac\s*\{{\s*x\s*(?:[-+]{_COEFFICIENT})?\}}\s*\{{\d+\}})\s*"
+    rf"(?:(?:{_TIMES}|/){_COEFFICIENT})?(?:[-+]{_COEFFICIENT})?"
+)
 
 
 class Answer(NamedTuple):
@@ -108,6 +124,13 @@ def choices(answer: str) -> tuple[str, ...]:
     return letter["letter"], text
 
 
+def with_each_letter(answer: str) -> str:
+    """An answer such as x = y = 1, z = 2 as x = 1, y = 1, z = 2."""
+    return _OF_SEVERAL_LETTERS.sub(
+        lambda found: ", ".join(f"{letter} = {found['value']}" for letter in found["letters"].split("=")), answer
+    )
+
+
 @functools.lru_cache(maxsize=4096)
 def read(answer: str) -> Answer:
     """A ground truth or an answer, rewritten and taken apart; words alone, also between numbers, are no text."""
@@ -115,14 +138,16 @@ def read(answer: str) -> Answer:
 
 
 def _taken_apart(whole: str) -> Answer:
-    holds_for = "".join(found[0] for found in _DOMAIN.finditer(whole))
+    function = _FUNCTION_AND_DOMAIN.fullmatch(whole)
+    formula = function["formula"] if function else whole
+    holds_for = whole.removeprefix(formula) + "".join(found[0] for found in _DOMAIN.finditer(formula))
     domain = frozenset(_numbers(letter[-1], part) for letter, part in re.findall(_IN_NUMBERS, holds_for))
     conditions = {re.sub(_SPELLING, "", found) for found in _CONDITION.findall(holds_for)}
     if any(numbers[0] in "ZN" for numbers in domain):
         conditions |= {"an inequality"} if _INEQUALITY.search(holds_for) else set()
     else:
         conditions.discard(r"\ne")  # of a function, whose formula says so
-    text, words = _without_words(_NAME.sub("", _DOMAIN.sub("", whole)))
+    text, words = _without_words(_NAME.sub("", _DOMAIN.sub("", formula)))
     name = re.sub(r"\s+(?=[()])|(?<=\()\s+", "", " ".join("".join(_NAME.findall(whole)).split()))
     return Answer(text, words, name, domain, frozenset(conditions), whole)
 
@@ -187,7 +212,7 @@ def _sides(answer: str) -> list[list[str]]:
 
 def leaves_unknown(answer: str) -> bool:
     """Whether an answer such as 2x = 10 or x + 1 = 6 does not say what its unknown is."""
-    return any(len(sides) == 2 and _LINEAR.fullmatch(sides[0]) for sides in _sides(answer))
+    return any(len(sides) == 2 and _LINEAR.fullmatch(_UNKNOWN.sub("x", sides[0])) for sides in _sides(answer))
 
 
 def left_sides(answer: str) -> set[str]:
@@ -222,6 +247,8 @@ def _read_by_latex2sympy(form: str, has_percent_sign: bool) -> Parsed | None:
     if _has_lost_brackets(value, text) or value.has(sympy.nan, sympy.zoo):
         return None
     value = value.as_immutable() if isinstance(value, sympy.MatrixBase) else value
+    # sympy would work out dy/dx as 0.
+    value = value.xreplace({each: sympy.Symbol(str(each)) for each in value.atoms(sympy.Derivative)})
     return convert_to_pct(value) if has_percent_sign else value
 
 

@@ -63,12 +63,15 @@ def _scaled(match: re.Match[str]) -> str:
 TEXT = r"\\(?:text(?:rm|bf|it|sf|tt|up|normal)?|math(?:rm|sf|tt)|[mhf]box|operatorname|emph|rm)\*?\s*"
 CHOICE_IN_WORDS = r"\b(?i:(?:the )?(?:(?:final|correct) )?(?:answer|option|choice)(?: is)?:?\s+)"
 _END = r"(?![a-zA-Z])"  # of a command or a word
-_OR = rf"(?:(?i:or|either|oder|ou|lub|veya)|\b\u0438\u043b\u0438\b){_END}|\u6216\u8005?|\u307e\u305f\u306f|\ub610\ub294"
-_AND = rf"(?:(?i:and|both|und|et)|\b\u0438\b){_END}|\u548c|\u4e0e|\u4e14|\u4ee5?\u53ca|\u3001"
+OR = (
+    rf"(?:(?i:or|either|oder|ou|lub|veya)|\b\u0438\u043b\u0438\b){_END}"
+    r"|\u6216\u8005?|\u307e\u305f\u306f|\ub610\ub294|\u2228"
+)
+AND = rf"(?:(?i:and|both|und|et)|\b\u0438\b){_END}|\u548c|\u4e0e|\u4e14|\u4ee5?\u53ca|\u3001"
 _FUNCTION = rf"(?:{'|'.join({*accepted_latex_functions, 'exp'} - {'re', 'im', 'frac', 'root', 'arg'})})"
 _ARGUMENT = r"(?=\s*\}?\s*[\\(^_{\w])"
 _LETTER = r"[a-zBDEGHIMO-UX-Z](?<![msghl])"  # that is no unit
-_PRODUCT = r"(?:[xyz]{2,3}|abc?|bc|pq|mn|uv)"  # of letters, and no unit
+_PRODUCT = r"(?:[xyz]{2,3}|abc?|bc|pq|mn|uv|(?![kMGT]?[WJNVABF]\b|[AP]M|AU|HP|AD|BC)[A-Z]{2})"  # no unit
 _TERM = r"(?:[+*/^-]\s*(?:\d+|[a-z])|[xyzabn]\s*\^\s*\{?\d\}?)"
 _COMMAND = r"\\(?!mu|Omega|circ|text|degree|%)(?:[^{}]|\{[^{}]*\})*"
 _POWER_OF_UNIT = r"\b\.?(?:\s*\^\s*(?:\d|\{-?\d\}))?"
@@ -84,12 +87,15 @@ _EXPONENT = (
     r"(?:[eE]|\s*(?:\*|\\times|\\cdot)\s*10\s*\^\s*(?P<brace>\{\s*)?)"
     r"(?P<exponent>[+-]?\d{1,3})(?!\w|\.\d)(?(brace)\s*\})"
 )
-_IN_WORDS = rf"(?:\\,|\s)*(?P<text>{TEXT}\{{)?\s*(?P<words>(?:(?:{'|'.join(_POWERS)})s?\s*)+)(?![a-zA-Z\d])"
+_IN_WORDS = (  # and no kilometre, kilogram or kilowatt in Chinese
+    rf"(?:\\,|\s)*(?P<text>{TEXT}\{{)?\s*"
+    rf"(?P<words>(?:(?:{'|'.join(_POWERS)})s?\s*)+)(?![a-zA-Z\d\u7c73\u514b\u74e6])"
+)
 _IN_TEXT = rf"{TEXT}\{{[^{{}}]*\}}"
 _BETWEEN = r"(?:\s*\^\s*\{?-?\d\}?)?\s*(?:/|\\cdot|\\times)?\s*"  # units
 _UNITS_IN_TEXT = rf"{_IN_TEXT}(?:{_BETWEEN}{_IN_TEXT})*"
 _IS_REAL = r"\\in\s*\\mathbb\s*\{?\s*R\s*\}?"
-_SIGNED = r"-?\d[\d.,/]*\s*"
+_SIGNED = r"-?(?:\d+\s+)?\d[\d.,/]*\s*"
 _DEGREE = r"\^\s*\{?\\circ\s*\}?"
 _BRACED = r"\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\}"  # with what is within it
 _GROUP = r"(?:\{[^{}]*\}|\d)"  # an argument
@@ -98,8 +104,8 @@ _DOTS = r"(?:\\[lcd]?dots[bcmio]?(?![a-zA-Z])|\.{3})"
 _ROOT = r"\\sqrt\s*(?:\[[^\]]*\])?\s*"
 EITHER = "; "  # stands for "or" between inequalities, where a comma is "and": forms.py joins the regions
 _SEPARATOR = (
-    rf"\\(?:lor|vee|land|wedge|q?quad){_END}|{TEXT}\{{[\s,]*(?:{_OR}|{_AND})?[\s,]*\}}"
-    rf"|(?<![\\a-zA-Z{{])(?<!\{{ )(?:{_OR}|{_AND})"
+    rf"\\(?:lor|vee|land|wedge|q?quad){_END}|{TEXT}\{{[\s,]*(?:{OR}|{AND})?[\s,]*\}}"
+    rf"|(?<![\\a-zA-Z{{])(?<!\{{ )(?:{OR}|{AND})"
 )
 
 
@@ -108,7 +114,7 @@ def _separator(match: re.Match[str]) -> str:
     beside = match.string[: match.start()], match.string[match.end() :]
     if re.search(r"land|wedge", match[0]) and not all(re.search(r"[<>=]|\\[lgn]e", side) for side in beside):
         return match[0]
-    is_either = re.search(rf"\\(?:lor|vee)|{_OR}", match[0]) and re.search(r"[<>]|\\[lgn]e", match.string)
+    is_either = re.search(rf"\\(?:lor|vee)|{OR}", match[0]) and re.search(r"[<>]|\\[lgn]e", match.string)
     return EITHER if is_either else ", "
 
 
@@ -187,7 +193,8 @@ REWRITES = [
     UNICODE,
     MARKDOWN,
     Rewrite("digits in groups",
-            r"(?<![\w.,^}])[1-9]\d{0,2}(?:(?:,?\\!\s*|\s*\\[,;: ]\s*|'|(?:\\text)?\{\\?,\}|[ ~])\d{3})+(?![\d/])",
+            r"(?<![\w.,^}])[1-9]\d{0,2}"
+            r"(?:(?:(?:\\!)?,?\\!\s*|\s*\\[,;: ]\s*|'|(?:\\text)?\{\\?,\}|[ ~])\d{3})+(?![\d/])",
             lambda match: re.sub(r"\D", "", match[0])),
     Rewrite("layout", r"\\(?:left|right)(?:\.|(?![a-zA-Z]))"
             r"|\\(?:math(?:bf|it|normal|bin|rel|ord)|boldsymbol|bm|pmb|[bB]igg?[lrm]?|(?:display|text|script)style"
@@ -196,6 +203,7 @@ REWRITES = [
             r"|notag|nonumber|checkmark)(?![a-zA-Z])"
             rf"|\\(?:(?:text)?color(?:\[\w+\])?|[hv]space\*?|[hv]?phantom|tag\*?|label)\s*{_BRACED}"
             r"|(?<!\^)(?<!\^\{)\\underline(?![a-zA-Z])"  # a falling power
+            r"|(?<=\\\\)\[-?[\d.]+(?:pt|ex|em|mm|cm)\]"  # between the rows of a matrix
             rf"|^\s*\\(?:approx|(?:[lL]ong)?[rR]ightarrow|to|implies|therefore){_END}|(?<!\\)\\[,;:! ]|~", " "),
     Rewrite("binomial", r"\{\s*(\w+)\s*\\choose\s*(\w+)\s*\}", r"\\binom{\1}{\2}"),
     Rewrite("braces around all of it", r"^\s*\{[\s\S]*\}\s*$", _without_braces),
@@ -214,7 +222,7 @@ REWRITES = [
     Rewrite("upright",
             rf"{TEXT}\{{\s*([ei!:+-]|{_SIGNED}(?:\\?%|{_DEGREE})?|pi|{_FUNCTION}{_ARGUMENT}|{_COMMAND}|{_TERM})\s*\}}"
             rf"|(?:(?<=[\w)}}=+*/-])|^)\s*{TEXT}\{{\s*({_LETTER}|{_PRODUCT})\s*\}}(?!\s*\\Omega)", r" \1\2 "),
-    Rewrite("number and unit in a text", rf"(?<![\d.])({TEXT}\{{)\s*(-?\d[\d.,/]*)\s+(?={_UNITS}\s*\}})", r"\2 \1"),
+    Rewrite("number and unit in a text", rf"(?<![\d.])({TEXT}\{{)\s*({_SIGNED})(?<=\s)(?={_UNITS}\s*\}})", r"\2 \1"),
     Rewrite("units in several commands", rf"{_UNITS_IN_TEXT}{_BETWEEN}{_IN_TEXT}"
             rf"|\\[dt]?frac\{{{_UNITS_IN_TEXT}\}}\{{{_UNITS_IN_TEXT}(?:\^\d)?\}}"
             rf"|(?<=[\d\s])\\mu\s*{_IN_TEXT}|{_IN_TEXT}\s*\\Omega{_END}", _unit),
@@ -252,6 +260,9 @@ REWRITES = [
     Rewrite("list in words", rf"(?:[\s,]*(?:{_SEPARATOR}))+[\s,]*", _separator),
     Rewrite("mixed number", r"(?<![\w.,/^}])(\d+)\s+(\d+)\s*/\s*(\d+)", r"\1\\frac{\2}{\3}"),
     Rewrite("tuple of letters", r"^\s*\(((?:\s*[a-zA-Z]\s*,)+\s*[a-zA-Z]\s*)\)\s*=\s*\(([^()]*)\)\s*$", _assignments),
+    Rewrite("unequal to several", r"^\s*([a-z])\s*\\neq?\s*([^\s,<>=]+)\s*,\s*([^\s,<>=a-z]+)\s*$",
+            r"\1 \\ne \2, \1 \\ne \3"),
+    Rewrite("set of one point", r"^\s*\\\{\s*(\([^()]*\))\s*\\\}\s*$", r"\1"),
     Rewrite("set of solutions",
             rf"^\s*\\\{{\s*([a-zA-Z])\s*(?:{_IS_REAL}\s*)?(?:\\mid|\||:)((?:(?!\\\}}).)*)\\\}}\s*$", r"\2"),
     Rewrite("all real numbers", rf"^\s*(?:{TEXT}\{{)?\s*(?i:(?:all\s+)?real(?:\s+number)?s)\s*\}}?$", r"\\mathbb{R}"),

@@ -7,7 +7,7 @@ import sympy
 from math_verify import ExprExtractionConfig, parse
 
 from cw_plugin.lab.rewards.reading import LATEX
-from cw_plugin.lab.rewards.rewrites import MARKDOWN, POWER_OF_TEN, SIGN_IN_WORDS, UNICODE, rewritten
+from cw_plugin.lab.rewards.rewrites import AND, MARKDOWN, OR, POWER_OF_TEN, SIGN_IN_WORDS, UNICODE, rewritten
 from cw_plugin.lab.rewards.units import COMPARED_WITH, FUNCTION_OF, SCALES
 
 MAX_TEXT = 4_000  # characters that are searched; math-verify's patterns take more than linear time
@@ -27,7 +27,14 @@ _TERM = rf"[({{]*-?(?:{_NUMBER}[a-fi-kn-rt-z]?|[b-hj-z]|(?-i:i))(?!\w)[)}}]*"
 _RELATION = "(?:[<>]=?|!=|[\u2260\u2264\u2265])"
 _OPERATOR = rf"(?: *(?:[-+*/^]|{_RELATION}) *|(?:(?<=[\d)])|(?<=\d[a-z]))(?=\())"  # or none, in 2(x + 1)
 _LIST = r"-?\d+(?:\.\d+)?(?:, *-?\d+(?:\.\d+)?)+"
-_PARTS = r"-?\d+(?:\s*(?::|\bor\b|\u6216)\s*-?\d+)+(?:\s*[ap]\.?m\b)?"  # 3:30 PM, 3 or -3
+_VALUE = r"(?:\b[a-z]\s*=\s*)?-?\d+"
+_PARTS = (  # 3:30 PM, 3 or -3, x = 3 and y = 4, 3\u52304
+    rf"{_VALUE}(?:, *{_VALUE}){{0,9}}(?:\s*(?::|,?\s*(?:{OR}|{AND})|[\u5230\u81f3])\s*{_VALUE})+(?:\s*[ap]\.?m\b)?"
+)
+_COMPARED_IN_CHINESE = (  # not, more or less than, at most or least, beyond, root
+    r"(?:\u4e0d[\u662f\u4e3a]|[\u5927\u5c0f\u591a\u5c11\u9ad8\u4f4e]\u4e8e|\u81f3[\u591a\u5c11]\u662f?|\u8d85\u8fc7|\u6839\u53f7)"
+    rf"\s*{_NUMBER}"
+)
 _PRODUCT = r"(?<!\S)\d+[a-fi-kn-rt-z](?!\w)"  # 2x
 _NEGATIVE = rf"(?:(?<=\bis )|(?<== ))- +{_NUMBER}"  # is - 5, = - 5, and no item of a list
 _WORDS_BEFORE = (
@@ -47,13 +54,14 @@ _WITH_WORDS = (
     _LARGE_AND_SMALL,
     rf"-?{_NUMBER}(?:\s+(?:{_OPERATIONS})\s+{_NUMBER}{_PRECISION})+",  # 5 times 6
     rf"-?{_NUMBER}\s+(?:{_WORDS_AFTER})s?\b(?:\s+\d+)?",  # 5 dozen, 5 choose 2
+    rf"{_NUMBER}(?-i:[MB])(?!\w)",  # millions
 )
 _FORMULAS = (
     rf"(?<![^\s=])(?<!\d )(?:{_TERM}|a){_OPERATOR}{_TERM}(?:{_OPERATOR}{_TERM})*",  # 3+5i, x > 5, 2(x + 1)
     _PARTS,
     _PRODUCT,
     rf"[(\[{{]{_LIST}[)\]}}]",  # (1, 2)
-    rf"{_NUMBER} *\*? *(?:sqrt *\(? *\d+ *\)?|pi)(?!\w)",
+    rf"(?:{_NUMBER} *\*? *)?sqrt *\(? *\d+ *\)?(?!\w)|{_NUMBER} *\*? *pi(?!\w)",
     rf"(?:(?<=\bis )|(?<=\bare )|(?<=[:=] )|(?<==)){_LIST}(?=[.\s]*$)",  # are 2, -2
     rf"-?{_NUMBER}(?:(?:,?\s+(?:and|or)\b|,)\s*[a-z]\s*=\s*-?{_NUMBER})+",  # of x = 3, y = 7
     rf"{_NUMBER}_\{{?\d+\}}?",  # a base
@@ -62,11 +70,17 @@ _FORMULAS = (
     rf"(?<=[ (]){_RELATION} *{_NUMBER}",  # > 5, and no quotation
     *_WITH_WORDS,
 )
-_SIMPLE_FORMULA = re.compile(rf"(?i){_PARTS}|{_PRODUCT}|{_NEGATIVE}")
+_SIMPLE_FORMULA = re.compile(rf"(?i){_PARTS}|{_PRODUCT}|{_NEGATIVE}|{_COMPARED_IN_CHINESE}")
 _ANSWER = r"(?is)\banswers?\b(?!.*\banswer)"  # the last one
 _LETTER = r"(?:\b[a-z]\s*=\s*)?"  # for which a formula stands
 _FORMULA_OF_ANSWER = re.compile(rf"{_ANSWER}\D*?(?P<formula>{_LETTER}(?:{'|'.join(_FORMULAS)}))")
 _WORDS_OF_ANSWER = re.compile(rf"{_ANSWER}[^\d$\\]*?(?P<formula>{_LETTER}(?:{'|'.join(_WITH_WORDS)}))")
+_PART_OF_FORMULA = r"(?:[(+*/^=<>-]|-?\d[\d.,]*(?:\^\{?-?\d+\}?)?|[a-z]\s*=)[.,]?"
+_BEYOND_ASCII = r"\S*[^\x00-\x7f\s\u3000-\u9fff\uff00-\uffef]\S*"  # and no Chinese or Japanese
+_MARKED_OR_BEYOND_ASCII = re.compile(  # 12 cm\u00b2, 5 \u00d7 3, 3 \u20ac
+    rf"\$[^$]*\$|(?:(?<!\S){_PART_OF_FORMULA} +){{0,9}}{_BEYOND_ASCII}"
+    rf"(?: +(?:{_PART_OF_FORMULA}(?!\S)|{_BEYOND_ASCII})){{0,9}}"
+)
 _MARKED_NUMBER = re.compile(  # inline in one line, as math-verify reads it
     rf"(?:\$\$\s*|\\\[\s*|\$ *|\\\( *)(?P<number>(?:[a-zA-Z]\s*=\s*)?-?{_NUMBER})(?:\s*\$\$|\s*\\\]| *\$| *\\\))"
 )
@@ -74,13 +88,13 @@ _MARKED_NUMBER = re.compile(  # inline in one line, as math-verify reads it
 
 def found_in(text: str, extraction: str) -> str:
     """The last answer that math-verify finds in a text without a box; "" if it finds none."""
-    text = text[-MAX_TEXT:].replace("\u2019", "'")  # isn't
+    text = text[-MAX_TEXT:].replace("\u2019", "'").replace(r"\$", "")  # isn't, and \$5
     text = _BETWEEN_NUMBERS.sub(r" \g<0> ", rewritten(text, [MARKDOWN, POWER_OF_TEN, SIGN_IN_WORDS]))
     if re.search(r"\$|\\[(\[]", text):
         text = rewritten(_with_words_in_marks(text), [UNICODE])
     else:  # of a formula without marks, math-verify would find only the first number
         text = _with_marked_formulas(text)
-        text = re.sub(r"\S*[^\x00-\x7f\s]\S*", _marked_if_formula, text)
+        text = _MARKED_OR_BEYOND_ASCII.sub(_marked_if_formula, text)
     found = parse(text, _SEARCHED_FOR[extraction], extraction_mode="first_match", parsing_timeout=None)
     answer = next((item for item in found if isinstance(item, str)), "")
     # math-verify leaves a percent sign out of the text, and keeps the hundredth in the value.
@@ -117,7 +131,9 @@ def _marked(found: re.Match[str]) -> str:
     return f"{found.string[:start]}${rewritten(found['formula'])}${found.string[end:]}"
 
 
-def _marked_if_formula(word: re.Match[str]) -> str:
-    """A word with characters beyond ASCII, as LaTeX, between dollar signs if it has a command, a power or an index."""
-    latex = rewritten(word[0])
+def _marked_if_formula(found: re.Match[str]) -> str:
+    """What has characters beyond ASCII, as LaTeX, between dollar signs if it has a command, a power or an index."""
+    if found[0].startswith("$"):
+        return found[0]
+    latex = rewritten(re.sub(r"(?<=\d )\w{1,3}[\u00b2\u00b3]", r"\\text{\g<0>}", found[0]))
     return f"${latex}$" if re.search(r"[\\^_]", latex) else latex

@@ -8,7 +8,7 @@ _POWERS = "squared|cubed|factorial|(?:root|square|cube|multiple|inverse|reciproc
 _PARTS = r"hal(?:f|ve)|quarter|third|(?:four|fif|six|seven|eigh|nin|ten|eleven|twelf|\w+teen|\w+tie|hundred|thousand)th"
 _MULTIPLES = (
     r"dozen|pair|couple|score|gross|twice|thrice|doubled?|halved|tripled?|quadrupled?"
-    r"|ten|hundred|thousand|\w+illion|per ?mille|lakh|crore"
+    r"|ten|hundred|thousand|\w+illion|bn|mil|per ?mille|lakh|crore"
 )
 COMPARED_WITH = "than|over|under|never|below|above|beyond|past|exceed(?:s|ing)?|unequal|within|between"
 _COMPARISONS = rf"at|less|more|fewer|greater|up|{COMPARED_WITH}"
@@ -21,7 +21,7 @@ _FUNCTIONS = (
 FUNCTION_OF = rf"\b(?:(?:{_FUNCTIONS}) of|(?:divisible|divided|multiplied) by|(?:different|far|away) from|non)\b"
 _OTHERS = (
     "base|mod|minu|negative|plu|without|except|excluding|but|no|none|not|cannot|and|or|so|unless|wrong|incorrect|false"
-    "|rejected|extraneou|invalid|impossible"
+    "|th power|rejected|extraneou|invalid|impossible"
 )
 _SYMBOLS = "alpha|beta|gamma|delta|theta|lambda|sigma|infinity|modulo|(?:sin|cos|tan|log|sqrt)[a-z]"
 _UPRIGHT_FUNCTIONS = (  # that LaTeX has no command for, and that are no units
@@ -37,10 +37,12 @@ _OTHER_NUMBER = re.compile(
     rf"|{FUNCTION_OF}\W*$"
 )
 _FUNCTION_OF_ANGLE = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)|(?:cis|c?tg|sen|cosec|cotg)(?![a-zA-Z])")
-_BEFORE = re.compile(  # where a left side in words ends, before its equals sign or colon
+_BEFORE = re.compile(  # how a left side in words ends, before its equals sign or colon; or a number that is part of it
     rf"^\W*(?:text\w*\W*)?at (?:least|most)\W*$|{FUNCTION_OF}\W*$"
     rf"|\b(?:{_COMPARISONS}|unequal to|(?<!is )equal to|minus|plus|no|not|wrong|negative|incorrect|except|base"
     r"|root|sin|cos|tan|log|ln|half|about|twice|thrice|double|triple|quadruple)\W*$"
+    r"|^\W*\d+(?:\.\d+)?(?!\d|\s*\\text\w*\{(?:st|nd|rd|th)\b)|^\s*-|[-+*/]\s*(?:\d+|\\pi)\W*$"
+    r"|\\[dt]?frac.*\{\d+\}\s*$"
 )
 
 

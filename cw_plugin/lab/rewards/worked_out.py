@@ -7,9 +7,7 @@ from math_verify.grader import is_equation, take_last_relation
 
 from cw_plugin.lab.rewards.reading import Parsed, right_sides
 
-_UNDONE = (
-    sympy.Symbol, sympy.MatAdd, sympy.MatMul, sympy.Sum, sympy.Product, sympy.Integral, sympy.Limit, sympy.Derivative,
-)  # fmt: skip
+_UNDONE = (sympy.Symbol, sympy.MatAdd, sympy.MatMul, sympy.Sum, sympy.Product, sympy.Integral, sympy.Limit)
 _COMPUTED_BY_READING = re.compile(
     r"binom\s*(?:\d|\{\s*\d+\s*\})|\\choose|\\\||frac\s*\{[^}]*\\frac|e\s*\^\s*\{?\\l(?:n|og)"
     r"|vmatrix"  # a determinant
@@ -26,6 +24,8 @@ def computed_by_reading(text: str) -> set[str]:
 def is_worked_out(gold: Parsed, value: Parsed, may_leave_sum: bool) -> bool:
     """Whether the answer leaves no operation that the ground truth does not leave; sums of letters may stay."""
     kept = _left(gold)
+    if kept & {sympy.Add, sympy.Mul, sympy.Pow, sympy.factorial}:  # they can be written in each other's place
+        kept |= {sympy.Add, sympy.Mul, sympy.Pow}
     if may_leave_sum:
         kept |= {sympy.Add, sympy.MatAdd, sympy.MatMul}
     if sympy.Symbol in kept or (isinstance(gold, sympy.Eq) and not gold.lhs.is_Symbol):

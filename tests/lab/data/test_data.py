@@ -7,7 +7,9 @@ import os
 import re
 import shutil
 from pathlib import Path
+from unittest.mock import Mock
 
+import httpx
 import pyarrow.parquet as pq
 import pytest
 from interpreter import ROOT, cli, python
@@ -239,6 +241,14 @@ def test_a_hub_that_does_not_answer(tmp_path, offline):
     result = python("-m", "cw_plugin", "prepare", "aime24", "--local-save-dir", tmp_path / "out", **hub)
     assert result.returncode == 2 and "Traceback" not in result.stderr
     assert re.search(r"aime_2024, split train, cannot be read \(.+\); check the network", result.stderr)
+
+
+def test_the_hub_is_asked_with_its_own_cache(tmp_path, monkeypatch):
+    asked = Mock(side_effect=httpx.ConnectError("no network"))  # as the hub's client raises it
+    monkeypatch.setattr("datasets.load_dataset", asked)
+    result = cli("prepare", "aime24", "--local-save-dir", tmp_path)
+    assert result.exit_code == 2 and "cannot be read (no network); check the network" in result.stderr
+    assert asked.call_args.kwargs["cache_dir"] is None  # so a dataset is downloaded once
 
 
 def test_verls_dataset_reads_the_papers_data(tmp_path):

@@ -10,6 +10,7 @@ import shutil
 import socket
 import sys
 from typing import get_args
+from unittest.mock import Mock
 
 import numpy as np
 import torch
@@ -474,6 +475,9 @@ def test_a_ray_cluster_that_does_not_answer(composed, monkeypatch, tmp_path, var
         monkeypatch.setenv("RAY_ADDRESS", address)
         (finding,) = workers.check_ray_cluster(composed)
         assert f"{address}, does not answer" in finding.what
+    connect = Mock()
+    monkeypatch.setattr(socket, "create_connection", connect)
+    assert list(workers.check_ray_cluster(composed)) == [] and connect.call_args.args[0] == ("::1", 9)
 
 
 def test_a_script_starts_nothing_that_is_refused(tmp_path):

@@ -21,6 +21,7 @@ from cw_plugin.lab.evaluation.scores import (
     solved_by,
     tries,
 )  # fmt: skip
+from cw_plugin.lab.reports.tables import scores_table
 
 
 def cells(table: pd.DataFrame, *columns: str) -> list[tuple[str, ...]]:
@@ -144,6 +145,12 @@ def test_a_checkpoint_that_was_evaluated_twice_is_one_run(tmp_path):
         settings = [{"evaluation.checkpoint": "run/model", "evaluation.weights": which} for which in ("a1", weights)]
         twice = [Answers("GRPO", 9, "x", {"q": [1.0]}, of, Path(f"{i}/x.jsonl")) for i, of in enumerate(settings)]
         assert answers_frame(twice).run.nunique() == runs
+
+
+def test_models_that_share_no_question_are_not_compared():
+    asked_apart = [Answers(name, None, "x", {name: [1.0]}, file=Path(name, "x.jsonl")) for name in ("a", "b")]
+    frame = scores_table(answers_frame(asked_apart), "a", {}).frame
+    assert list(frame.method) == ["a", "b"] and "less a" not in frame
 
 
 def test_models_without_a_step_keep_their_names_beside_others(tmp_path):

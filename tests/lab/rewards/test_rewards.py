@@ -99,6 +99,8 @@ EXAMPLES = {
     "list in words": ("3, -5", r"a = 3 \lor a = -5"),
     "mixed number": (r"\frac{5}{4}", "1 1/4"),
     "tuple of letters": ("(x, y) = (1, 2)", "y = 2, x = 1"),
+    "unequal to several": (r"\mathbb{R} \setminus \{1,2\}", r"x \ne 1, 2"),
+    "set of one point": ("(1,2)", r"\{(1,2)\}"),
     "set of solutions": ("x>2", r"\{x \mid x>2\}"),
     "function of one": (r"\operatorname{tr}(A)", r"\mathrm{tr}(A)"),
     "percent": ("0.28", r"28\text{ percent}"),
@@ -164,7 +166,15 @@ RIGHT = {
         "\u7b54\u6848\uff1a-5", "The answer is negative $5$.", "The answer is negative 5.", "The answer is minus 5",
         "The answer is - 5", "So x = - 5",
     ],
-    "12": ["\u6240\u4ee5\u4e00\u5171\u670912\u5143\u3002"],
+    "12": [
+        "\u6240\u4ee5\u4e00\u5171\u670912\u5143\u3002", "The answer is 12 cm\xb2.", "The answer is **12 m\xb2**.",
+        "The answer is 12 \u20ac.", "It leaves at 3:30 PM with 7 or 8 people. So it takes 12 minutes.",
+    ],
+    "18": [r"The answer is \$18.", r"She makes **\$18** every day."], "70000": [r"The answer is \$70,000."],
+    "35000": ["The answer is 3.5 \xd7 10^4.", "The answer is **3.5 \xd7 10\u2074**."],
+    "x^2+12": ["The answer is x\xb2 + 12."], "12.5": ["The answer is 12.5%."],
+    "7, 8": ["\u7b54\u6848\u662f7\u548c8\u3002", "The solutions are 7 and 8."],
+    "7, 9, 12": ["The solutions are 7, 9, and 12."],
     "0.5": ["<answer>The answer is 1/2.</answer>"],
     "6": ["<answer>5</answer> No, I forgot one: <answer>6</answer>"],
     "34": [
@@ -187,7 +197,7 @@ RIGHT = {
     "2x+1": ["The answer is f(x) = 2x+1"],
     r"-\frac54": ["The answer is -5/4."],
     "8": ["The answer is 3 + 5."],
-    r"\sqrt5": ["The answer is sqrt 5"],
+    r"\sqrt5": ["The answer is sqrt 5", "The answer is sqrt(5)."],
 }  # fmt: skip
 WRONG = {
     "2": [
@@ -197,10 +207,20 @@ WRONG = {
     "5": [
         r"\boxed{5} <answer>The answer is 6.</answer>",
         "\u6240\u4ee5\u7b54\u6848\u662f**6**\u3002", "We have $x+3=8$. The answer is 5 dozen.",
-        "The answer is 5 dozen, since $x=5$.", "The answer is -5 or 5.",
+        "The answer is 5 dozen, since $x=5$.", "The answer is -5 or 5.", "\u7b54\u6848\u4e0d\u662f5\u3002",
+        "\u7b54\u6848\u5927\u4e8e5\u3002", "\u7b54\u6848\u81f3\u5c11\u662f5\u3002",
+        "\u7b54\u6848\u662f4\u52305\u4e4b\u95f4\u3002",
     ],
+    "12": [
+        "The answer is 12M.", "The answer is x\xb2 + 12.", "The solutions are 7 and 12.", "They are 7, 9, and 12.",
+        "The solutions are x = 7 or x = 12.", "x = 7 \u2228 x = 12",
+    ],
+    "0.5": ["The answer is 0.5%."],
     "34": ["The answer is **35**."],
-    "8": ["The answer is 2**3."],
+    "8": [
+        "The answer is 2**3.", "\u7b54\u6848\u662f7\u548c8\u3002",
+        "\u7b54\u3048\u306f7\u307e\u305f\u306f8\u3067\u3059\u3002",
+    ],
     "4": ["\u7b54\u6848\u662f3\u62164\u3002", "The answer is 5, more than 4."],
     "3": ["The answer is 3 or 4.", "The answer is 3:30.", "The answer is 3+5i", "The answer is 3 - i."],
     "-5": ["The answer is -5 and 6."],
