@@ -499,6 +499,7 @@ EQUAL: Answers = {
 UNEQUAL: Answers = {
     "lists and values of several letters": {
         "x=y=z=0": ["x=0", "0, 0"], "a=b=2, c=3": ["b=c=2, a=3", "2, 3"], "x_1=3, x_2=-5": ["y=3, y=-5", "x=3"],
+        "a_3=2, a_{37}=19": ["a_3=2, a_{38}=19"],
         r"x \ne 1, 2": [r"x \ne 1, 3", r"x \ne 1"], "-2<x<2": ["|x|<3", "|x-1|<2"], "(1,2)": ["|x|<2"],
     },
     "a function and where it is defined": {

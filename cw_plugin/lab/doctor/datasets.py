@@ -8,7 +8,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from cw_plugin.files import is_remote
 from cw_plugin.lab.configs import listed
-from cw_plugin.lab.doctor.files import DATA, READ_BY_VERL, data_files, is_missing_folder
+from cw_plugin.lab.doctor.files import DATA, READ_BY_VERL, data_files, is_empty, is_missing_folder
 from cw_plugin.lab.doctor.finding import Finding, error_of, said
 from cw_plugin.lab.doctor.names import agent_loops
 from cw_plugin.lab.doctor.steps import check_steps
@@ -37,7 +37,7 @@ def check_datasets(config: DictConfig) -> Iterator[Finding]:
     for setting in DATA:
         named = listed(OmegaConf.select(config, setting))
         files = [file.path for file in data_files(config) if file.setting == setting]
-        are_readable = all(file.is_file() and file.suffix in READ_BY_VERL for file in files)
+        are_readable = all(file.is_file() and file.suffix in READ_BY_VERL and not is_empty(file) for file in files)
         if named and are_readable and not any(map(is_remote, named)):
             yield from _check_dataset(config, setting, model)
 
@@ -115,8 +115,14 @@ def _check_columns(setting: str, dataset: "RLHFDataset") -> Iterator[Finding]:
 
 
 def _check_agents(config: DictConfig, setting: str, dataset: "RLHFDataset") -> Iterator[Finding]:
-    """Rows whose agent loop verl does not have."""
+    """Rows whose agent loop verl does not have, or that has no use for the tools of the run."""
     if "agent_name" not in dataset.dataframe.column_names:
+        loop = config.actor_rollout_ref.rollout.agent.default_agent_loop
+        tools = config.actor_rollout_ref.rollout.multi_turn.tool_config_path
+        if loop == "single_turn_agent" and tools:
+            problem = f"multi_turn.tool_config_path={tools} does nothing with agent.default_agent_loop={loop}"
+            fix = "actor_rollout_ref.rollout.agent.default_agent_loop=tool_agent, or a column agent_name"
+            yield Finding(problem, fix, fatal=False)
         return
     known = agent_loops(config)
     for name in sorted(set(map(str, dataset.dataframe.unique("agent_name"))) - known):

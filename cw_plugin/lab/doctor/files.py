@@ -5,6 +5,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pyarrow.parquet as pq
 from omegaconf import DictConfig, OmegaConf
 
 from cw_plugin.files import is_remote
+from cw_plugin.hosts.verl import LATEST
 from cw_plugin.lab.configs import flat, listed
 from cw_plugin.lab.doctor.finding import Finding
 
@@ -45,6 +47,13 @@ class DataFile:
         if text.lstrip().startswith("["):
             return list(json.loads(text))
         return [json.loads(line) for line in text.split("\n") if line.strip()]
+
+
+def is_empty(file: Path) -> bool:
+    """Whether it is a parquet file without rows; False for one that cannot be read, of which check_rows tells."""
+    with suppress(OSError, ValueError):
+        return file.suffix == ".parquet" and pq.read_metadata(file).num_rows == 0
+    return False
 
 
 def data_files(config: DictConfig) -> Iterator[DataFile]:
@@ -102,7 +111,12 @@ def _check_folders_of_run(config: DictConfig) -> Iterator[Finding]:
         yield Finding(problem, "trainer.resume_mode=resume_path", fatal=False)
     elif mode == "resume_path" and not is_checkpoint(resumed):
         problem = f"trainer.resume_from_path={resumed} is no folder of a checkpoint"
-        yield Finding(problem, instead(resumed or "") or "give an existing folder, whose name is global_step_N")
+        yield Finding(problem, instead(resumed or "") or "give an existing folder, whose name ends with global_step_N")
+    ranks = {file.name.split("_")[3] for file in Path(checkpoint_of(config), "actor").glob("model_world_size_*_rank_*")}
+    gpus = config.trainer.n_gpus_per_node * config.trainer.nnodes
+    if config.actor_rollout_ref.actor.strategy != "megatron" and ranks and str(gpus) not in ranks:
+        problem = f"{checkpoint_of(config)} is a checkpoint of {', '.join(ranks)} process(es), and this run has {gpus}"
+        yield Finding(f"{problem}: verl's FSDP does not find its files", "as many GPUs, or trainer.resume_mode=disable")
     for setting, value in flat(config, ignored=_EXPANDED).items():
         fix = instead(value) if isinstance(value, str) else None
         if fix:
@@ -126,6 +140,17 @@ def _is_blocked(folder: str) -> bool:
 def is_checkpoint(folder: str | None) -> bool:
     """Whether it is a folder of a step of verl's."""
     return folder is not None and re.search(r"global_step_\d+$", folder) is not None and Path(folder).is_dir()
+
+
+def checkpoint_of(config: DictConfig) -> str:
+    """The folder of the checkpoint that verl's trainers would resume; "" if there is none."""
+    trainer, folder = config.trainer, ""
+    latest = Path(trainer.default_local_dir, LATEST)
+    if trainer.resume_mode == "auto" and latest.exists():
+        folder = str(latest.with_name(f"global_step_{int(latest.read_text())}"))
+    elif trainer.resume_mode == "resume_path":
+        folder = trainer.resume_from_path
+    return folder if is_checkpoint(folder) else ""
 
 
 def instead(path: str) -> str | None:

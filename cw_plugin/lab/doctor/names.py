@@ -109,10 +109,12 @@ def _agent_loops_of_user(config: DictConfig) -> Any:
 
 
 def _load_tools(path: str) -> None:
-    """The classes alone: some tools start Ray when they are made."""
+    """The types and the classes alone: some tools start Ray when they are made."""
     from verl.utils.import_utils import load_class_from_fqn
 
     for tool in OmegaConf.load(_found(path)).tools:
+        if tool.config.type != "native":
+            raise ValueError(f"the tool {tool.class_name} has the type {tool.config.type}, and verl takes native alone")
         load_class_from_fqn(tool.class_name)
 
 

@@ -54,6 +54,8 @@ def _check_file(file: DataFile, config: DictConfig) -> Iterator[Finding]:
     except (OSError, ValueError) as error:
         yield Finding(f"{file} cannot be read ({first_line(error)})", "write it again")
         return
+    if not rows:
+        yield Finding(f"{file} has no row", "write it again, or name another file")
     problems = [_problem_of(row, needed, prompt) for row in rows]
     wrong = [index for index, problem in enumerate(problems) if problem]
     if wrong:

@@ -1,6 +1,7 @@
 """The checks of settings: what this package or verl refuses, and what verl reads otherwise than it was meant."""
 
 import inspect
+import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,15 +11,24 @@ from omegaconf import DictConfig, OmegaConf
 
 from cw_plugin.errors import CWGRPOError
 from cw_plugin.hosts.verl import NAME
-from cw_plugin.hosts.verl.refused_settings import ACTOR, check_config
+from cw_plugin.hosts.verl.refused_settings import ACTOR, check_config, uses_v1
 from cw_plugin.lab.compose import compose
 from cw_plugin.lab.configs import flat, listed
 from cw_plugin.lab.doctor.files import instead
 from cw_plugin.lab.doctor.finding import Finding, error_of, said
 
 METRICS = "VERL_FILE_LOGGER_PATH"
+_CLIP_RATIO = 0.2  # verl's default
 READ_BY_REPORT = {"file", "tensorboard", "wandb", "tracking", "trackio"}  # of verl's loggers; tracking is wandb
 _REWARD = "reward.custom_reward_function"
+_RENAMED = {  # by verl 0.9, where what stood at the top level has another name below reward
+    "reward_model.reward_manager": "reward_manager.name",
+    "reward_model.num_workers": "num_workers",
+    "reward_model.reward_loop_source": "reward_manager.source",
+    "reward_model.reward_loop_module_path": "reward_manager.module.path",
+    "reward_model.reward_loop_class_name": "reward_manager.module.name",
+    "reward_model.model.path": "reward_model.model_path",
+}
 
 
 def check_method(config: DictConfig) -> Iterator[Finding]:
@@ -50,10 +60,68 @@ def check_ignored(config: DictConfig) -> Iterator[Finding]:
     for key, value in values.items():
         if key.startswith(("custom_reward_function.", "reward_model.", "sandbox_fusion.")) and value is not None:
             problem = f"{key}={value} stands at the top level, where verl 0.9 ignores it silently"
-            yield Finding(problem, f"reward.{key}={value}, or as verl names it below reward")
+            name = _RENAMED.get(key, key)
+            if name.startswith("reward_model.reward_kwargs."):
+                name = name.removeprefix("reward_model.")
+            yield Finding(problem, f"reward.{name}={value}")
     if config.trainer.val_only and not config.trainer.val_before_train:
         problem = "trainer.val_only=True does nothing with val_before_train=False: verl trains"
         yield Finding(problem, "trainer.val_before_train=True")
+    actor, asked = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout.val_kwargs
+    ends = [actor.get("clip_ratio_low"), actor.get("clip_ratio_high")]
+    if actor.clip_ratio != _CLIP_RATIO and None not in ends and actor.clip_ratio not in ends:
+        problem = f"{ACTOR}.clip_ratio={actor.clip_ratio} does nothing beside clip_ratio_low and clip_ratio_high={ends}"
+        yield Finding(problem, f"{ACTOR}.clip_ratio_low and {ACTOR}.clip_ratio_high={actor.clip_ratio}", fatal=False)
+    if asked.n > 1 and asked.temperature == 0:
+        problem = f"val_kwargs.n={asked.n} with temperature=0: the answers to a prompt are the same"
+        yield Finding(problem, "actor_rollout_ref.rollout.val_kwargs.temperature=0.6, or n=1", fatal=False)
+    if config.trainer.critic_warmup and config.algorithm.adv_estimator == NAME:
+        problem = f"trainer.critic_warmup={config.trainer.critic_warmup}: until then, verl does not train the actor"
+        yield Finding(f"{problem}, and this run has no critic", "trainer.critic_warmup=0", fatal=False)
+
+
+def check_sizes(config: DictConfig) -> Iterator[Finding]:
+    """Sizes that do not divide one another, on which verl's workers end when they have loaded the model.
+
+    Only where the rollouts have the GPUs of the trainer.
+    """
+    actor, rollout, trainer = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout, config.trainer
+    is_known = actor.strategy in ("fsdp", "fsdp2", "megatron") and config.actor_rollout_ref.hybrid_engine
+    if not is_known or not uses_v1(config) or trainer.v1.trainer_mode == "separate_async":
+        return
+    gpus = trainer.n_gpus_per_node * trainer.nnodes
+    names = ("tensor_model", "data", "pipeline_model")
+    of_rollout = math.prod(rollout.get(f"{name}_parallel_size", 1) for name in names)
+    if gpus % of_rollout:
+        problem = f"rollout.tensor_model_parallel_size={rollout.tensor_model_parallel_size}: the {gpus} GPU(s) are no"
+        yield Finding(f"{problem} multiple of the {of_rollout} of a rollout", "a size that divides the number of GPUs")
+    of_model = _gpus_of_a_model(actor)
+    batch = actor.ppo_mini_batch_size * rollout.n
+    if gpus % of_model or batch % (gpus // of_model):
+        problem = f"ppo_mini_batch_size * rollout.n = {batch} responses are no multiple of {gpus} GPU(s) / {of_model}"
+        yield Finding(problem, "a multiple, or other parallel sizes")
+        return
+    if actor.use_dynamic_bsz != rollout.log_prob_use_dynamic_bsz:
+        problem = f"actor.use_dynamic_bsz={actor.use_dynamic_bsz}, and rollout.log_prob_use_dynamic_bsz is not"
+        yield Finding(problem, "set both to the same")
+    if actor.use_dynamic_bsz:
+        return
+    copies = gpus // of_model
+    updates = math.ceil(config.data.train_batch_size / actor.ppo_mini_batch_size)  # verl fills up the last one
+    for name, size, responses in (
+        ("actor.ppo_micro_batch_size_per_gpu", actor.ppo_micro_batch_size_per_gpu, batch),
+        ("rollout.log_prob_micro_batch_size_per_gpu", rollout.log_prob_micro_batch_size_per_gpu, updates * batch),
+    ):
+        if size and responses // copies % size:
+            yield Finding(f"{name}={size} does not divide the {responses // copies} responses of a GPU", "a divisor")
+
+
+def _gpus_of_a_model(actor: DictConfig) -> int:
+    """How many GPUs hold one copy of the actor, or its part of a sequence."""
+    if actor.strategy != "megatron":
+        return int(actor.get("ulysses_sequence_parallel_size", 1))
+    names = ("tensor_model", "pipeline_model", "context")
+    return math.prod(actor.megatron[f"{name}_parallel_size"] for name in names)
 
 
 def check_aggregation(config: DictConfig) -> Iterator[Finding]:

@@ -1,13 +1,11 @@
 """How many steps the rows of a run are enough for, in verl's trainers."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from omegaconf import DictConfig
 
-from cw_plugin.hosts.verl import LATEST
 from cw_plugin.hosts.verl.refused_settings import uses_v1
-from cw_plugin.lab.doctor.files import is_checkpoint
+from cw_plugin.lab.doctor.files import checkpoint_of
 from cw_plugin.lab.doctor.finding import Finding
 
 
@@ -50,13 +48,8 @@ def check_steps(config: DictConfig, rows: int) -> Iterator[Finding]:
 
 def _saved_step(config: DictConfig) -> int:
     """The step that V1 would resume; 0 if none."""
-    trainer, folder = config.trainer, ""
-    latest = Path(trainer.default_local_dir, LATEST)
-    if trainer.resume_mode == "auto" and latest.exists():
-        folder = str(latest.with_name(f"global_step_{int(latest.read_text())}"))
-    elif trainer.resume_mode == "resume_path":
-        folder = trainer.resume_from_path
-    return int(folder.split("_")[-1]) if uses_v1(config) and is_checkpoint(folder) else 0
+    folder = checkpoint_of(config) if uses_v1(config) else ""
+    return int(folder.split("_")[-1]) if folder else 0
 
 
 def _fetches_single_rows(config: DictConfig) -> bool:

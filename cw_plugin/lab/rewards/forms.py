@@ -212,12 +212,13 @@ def _as_solutions(gold: Parsed, value: Parsed) -> tuple[Parsed, Parsed] | None:
 
 
 def _as_roots(gold: Parsed, value: Parsed) -> tuple[Parsed, Parsed] | None:
-    """As lists of numbers, if both are values of the same letter: x_1 = 3, x_2 = -5 and x = 3, x = -5."""
+    """As lists of numbers, if only one numbers its values of a letter: x_1 = 3, x_2 = -5 and x = 3, x = -5."""
     sides = _elements(gold), _elements(value)
     if not all(isinstance(part, sympy.Eq) and part.lhs.is_Symbol for side in sides for part in side):
         return None
-    letters = {str(part.lhs).partition("_")[0] for side in sides for part in side}
-    if len(letters) > 1 or len(sides[0]) == 1 or len(sides[0]) != len(sides[1]):
+    names = [{str(part.lhs) for part in side} for side in sides]
+    letters = {name.partition("_")[0] for name in names[0] | names[1]}
+    if len(letters) > 1 or letters not in names or len(sides[0]) != len(sides[1]):
         return None
     roots = [ListOrSet(*(part.rhs for part in side)) for side in sides]
     return roots[0], roots[1]

@@ -20,6 +20,7 @@ from verl.utils.config import omega_conf_to_dataclass
 
 from cw_plugin.lab import doctor
 from cw_plugin.lab.doctor import datasets
+from cw_plugin.lab.doctor.files import check_files
 from cw_plugin.lab.doctor.finding import Finding
 
 LONG = "1+" * 70 + "1="
@@ -139,6 +140,11 @@ def test_a_run_whose_last_checkpoint_is_there(composed, tmp_path):
         assert said in finding.what and not finding.fatal
     for without in ("trainer.resume_mode=disable", "trainer.use_v1=False"):  # which trains one more step
         assert found(composed, *run, "trainer.total_training_steps=4", without) == []
+    (tmp_path / "global_step_4" / "actor").mkdir()
+    (tmp_path / "global_step_4" / "actor" / "model_world_size_4_rank_0.pt").touch()
+    (of_four,) = check_files(changed(composed, *run))
+    assert of_four.fatal and "is a checkpoint of 4 process(es), and this run has 2" in of_four.what
+    assert list(check_files(changed(composed, *run, "trainer.nnodes=2"))) == []
 
 
 @pytest.mark.parametrize("setting", FILES)

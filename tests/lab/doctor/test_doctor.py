@@ -118,6 +118,18 @@ def test_a_run_without_faults_gets_no_finding(overrides, composed, tmp_path):
         (["custom_reward_function.path=my.py"], "ignored", "top level", f"{REWARD}.path=my.py", True),
         (["sandbox_fusion.url=http://host"], "ignored", "top level", "reward.sandbox_fusion.url=http", True),
         (["reward_model.enable=True"], "ignored", "top level", "reward.reward_model.enable=True", True),
+        (["reward_model.reward_manager=dapo"], "ignored", "top level", "reward.reward_manager.name=dapo", True),
+        (["reward_model.reward_kwargs.a=1"], "ignored", "top level", "reward.reward_kwargs.a=1", True),
+        ([f"{A}.actor.clip_ratio=0.1"], "ignored", "clip_ratio=0.1 does nothing", "clip_ratio_high=0.1", False),
+        ([f"{A}.rollout.val_kwargs.n=4"], "ignored", "answers to a prompt are the same", "temperature=0.6", False),
+        (["trainer.critic_warmup=5"], "ignored", "critic_warmup=5: until then", "critic_warmup=0", False),
+        ([f"{A}.rollout.tensor_model_parallel_size=4"], "sizes", "2 GPU(s) are no multiple of the 4", "divides", True),
+        ([f"{A}.rollout.data_parallel_size=2"], "sizes", "2 GPU(s) are no multiple of the 4", "divides", True),
+        ([f"{A}.rollout.n=5", f"{A}.actor.ppo_mini_batch_size=1"], "sizes", "= 5 responses are no", "a multiple", True),
+        ([f"{A}.actor.ulysses_sequence_parallel_size=4"], "sizes", "of 2 GPU(s) / 4", "other parallel sizes", True),
+        ([f"{A}.actor.ppo_micro_batch_size_per_gpu=3"], "sizes", "_gpu=3 does not divide the 16", "a divisor", True),
+        ([f"{A}.rollout.log_prob_micro_batch_size_per_gpu=5"], "sizes", "=5 does not divide the 16", "divisor", True),
+        ([f"{A}.rollout.log_prob_use_dynamic_bsz=True"], "sizes", "log_prob_use_dynamic_bsz is not", "both", True),
         (["trainer.val_only=True", "trainer.val_before_train=False"], "ignored", "verl trains", "before_train=T", True),
         (["data.train_batch_size=12"], "aggregation", "adds empty responses", "size=8", False),
         ([f"{A}.actor.loss_agg_mode=token-mean"], "aggregation", "token-mean", "seq-mean-token-mean", False),
@@ -236,6 +248,14 @@ def test_tools_and_agent_loops_of_a_file_are_loaded(composed, tmp_path):
     ):
         (finding,) = examined(changed(composed, f"{A}.rollout.{setting}={tmp_path / file}"), "names")
         assert setting in finding.what and "no_module" in finding.what and finding.fatal
+    (tmp_path / "tools.yaml").write_text("tools:\n- class_name: verl.tools.base_tool.BaseTool\n  config: {type: mcp}\n")
+    tools = f"{A}.rollout.multi_turn.tool_config_path={tmp_path}/tools.yaml"
+    (finding,) = examined(changed(composed, tools), "names")
+    assert "BaseTool has the type mcp" in finding.what
+    (tmp_path / "tools.yaml").write_text("tools: []\n")
+    unused = examined(changed(composed, tools), "datasets")
+    assert ["does nothing with agent.default" in finding.what for finding in unused] == [True, True]  # of both files
+    assert examined(changed(composed, tools, f"{A}.rollout.agent.default_agent_loop=tool_agent"), "datasets") == []
 
 
 FOUR = "data_source, solution_str, ground_truth, extra_info"

@@ -72,6 +72,7 @@ def test_a_file_that_cannot_be_used(composed, tmp_path, columns, said):
         ("rows.csv", ROW, "rows.csv is no file that verl reads (.parquet, .json, .jsonl)"),
         ("folder.jsonl/0.jsonl", ROW, "folder.jsonl is no file that verl reads"),
         ("broken.jsonl", "{", "cannot be read (Expecting"),
+        ("none.parquet", ROW, "none.parquet has no row"),
         ("empty.parquet", "", "cannot be read (Parquet magic bytes not found"),
     ],
 )
@@ -79,8 +80,8 @@ def test_a_file_of_another_form(composed, tmp_path, name, row, said):
     file = tmp_path / name
     file.parent.mkdir(exist_ok=True)
     file.write_text(f"{row if isinstance(row, str) else json.dumps(row)}\n" * 8)
-    if name == "text.parquet":
-        pq.write_table(pa.Table.from_pylist([row] * 8), file)
+    if name in ("text.parquet", "none.parquet"):
+        pq.write_table(pa.Table.from_pylist([row] * 8)[: 8 if name == "text.parquet" else 0], file)
     given = file.parent if name.startswith("folder") else file
     (finding,) = found(composed, f"data.train_files={given}", "data.train_batch_size=9")
     assert finding.fatal and said in finding.what
