@@ -37,6 +37,7 @@ EQUAL: Answers = {
     },
     "a function and where it is defined": {
         "a_n=2^n": [r"a_n=2^n \ (n \ge 1)", r"a_n=2^n, n \ge 1", r"a_n = 2^n \text{ for } n \ge 1"],
+        "a_n=2^n, n > 0": [r"a_n=2^n, n \ge 1"], "f(x)=2x, x>1": [r"f(x)=2x \text{ for } x > 1"],
         r"f(x)=\frac1x, x \ne 0": [r"f(x)=\frac1x", r"f(x) = \frac{1}{x} \quad (x \neq 0)"],
         r"y=\sqrt{x}\ (x \ge 0)": [r"y=\sqrt{x}", r"y = \sqrt{x}, x \ge 0"],
         "f(x)=kx": [r"f(x)=kx \text{ for some constant } k"], r"f^{-1}(x)=\sqrt{x}, x \ge 0": [r"\sqrt{x}"],
@@ -503,13 +504,14 @@ UNEQUAL: Answers = {
         r"x \ne 1, 2": [r"x \ne 1, 3", r"x \ne 1"], "-2<x<2": ["|x|<3", "|x-1|<2"], "(1,2)": ["|x|<2"],
     },
     "a function and where it is defined": {
-        "y=x, x>0": ["y=x, x<0", "y=2x, x>0"], "a_n=2^n": [r"a_n=2^n, n \ge 5", r"a_n=2^n, n=1"],
+        "y=x, x>0": ["y=x, x<0", "y=2x, x>0", r"y=x\ (x \ge 0)"], r"f(x)=2x, x \ge 1": ["f(x)=2x, x>1"],
+        "a_n=2^n": [r"a_n=2^n, n \ge 5", r"a_n=2^n, n=1"],
         "f(x)=2x": [r"f(x)=2x \text{ for some } x"], r"f^{-1}(x)=\sqrt{x}": [r"f(x)=\sqrt{x}, x \ge 0"],
     },
     "an unknown with a number": {
         "5": [
             r"\frac{x}{2}=5", "x/2=5", r"x \cdot 2=5", r"\frac12 x=5", "0.5x=5", r"\frac{x+1}{2}=5", r"\text{Area}+1=5",
-            r"2\,\text{Area}=5", r"\frac{\text{Area}}{2}=5", r"\text{Area}/\pi=5", r"-\text{Area}=5",
+            r"2\,\text{Area}=5", r"\frac{\text{Area}}{2}=5", r"\text{Area}/2=5", r"-\text{Area}=5",
         ],
         r"\frac16": [r"1-P(A)=\frac16", r"2P(A)=\frac16"], "2^n": ["a_n+1=2^n", r"\frac{a_n}{2}=2^n"],
         "2x": ["f(x)+1=2x"],
@@ -835,7 +837,7 @@ UNEQUAL: Answers = {
     },
     "ratios and times": {
         "1:2:3": ["1:3:2", "1/6", "6", r"\frac{1}{6}", "1{:}2{:}4"], "3:30": ["1:10", "3{:}31", r"\frac{1}{10}"],
-        "3:30 PM": ["3:30 AM"],
+        "3:30 PM": ["3:30 AM"], r"7:15\text{ PM}": [r"\frac{7}{15}"],
         "12:01": ["12"], "12:00": ["6:00"], "2:45": ["4:90"], "1:2": ["2:1"], "1:2:3:4": ["1:2:4:3", "1:2:3"],
         r"\frac{1}{6}": ["1:2:3"], "(2,3)": ["1:2:3"], "2, 3": ["1:2:3"],
     },

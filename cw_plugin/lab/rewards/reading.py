@@ -76,10 +76,11 @@ _DOMAIN = re.compile(rf"(?<=[\w)}}\]])[\s,;(\\]*(?:{_FOR_ALL}|{_MEMBERS}).*$")  
 _FUNCTION_AND_DOMAIN = re.compile(  # "a_n = 2^n, n \ge 1", "f(x) = 1/x (x \ne 0)"
     r"(?P<formula>\s*(?:[a-zA-Z](?:\s*\^\s*\{-1\})?\s*(?:\(\s*(?P<of>[a-z])\s*\)|_\{?(?P<index>[a-z])\}?)"
     r"|y(?=[^,]*(?P<x>x)))"
-    rf"\s*=[^=&]*?)[\s,;(\\]*(?:{TEXT}\{{\s*for\s*\}}\s*)?\b(?:(?P=of)|(?P=index)|(?P=x))\s*(?:>|\\[gn]e)(?!.*[=<]).*"
+    rf"\s*=[^=&]*?)[\s,;(\\]*(?:{TEXT}\{{\s*for\s*\}}\s*)?"
+    r"\b(?P<domain>(?:(?P=of)|(?P=index)|(?P=x))\s*(?:>|\\[gn]e)(?!.*[=<]).*)"
 )
 _INEQUALITY = re.compile(r"\\[gl]e|(?<![_{])[<>]")  # after a domain; not in \mathbb{Z}_{>0}
-_SPELLING = r"\s|(?<=\\[gl]e)q(?:slant)?"  # \geq and \geqslant are \ge
+_SPELLING = r"\s|(?<=\\[gln]e)q(?:slant)?"  # \geq and \geqslant are \ge
 _CONDITION = re.compile(  # 0 and 1 are bounds of most numbers, and k > 0 says the same as k \ge 1
     r"\b(?:odd|even|prime|composite)\b|\\ne|=\s*[^=\s]+\s*$|\\(?:equiv|n?mid)(?![a-zA-Z]).*|\\in\s*(?:\\\{|[\[(]).*"
     r"|(?:[<>]|\\[lg]e(?:q|qslant)?(?![a-zA-Z]))\s*(?!-?[01]\b)[^\s,;)}<>=]+"
@@ -142,6 +143,8 @@ def _taken_apart(whole: str) -> Answer:
     formula = function["formula"] if function else whole
     holds_for = whole.removeprefix(formula) + "".join(found[0] for found in _DOMAIN.finditer(formula))
     domain = frozenset(_numbers(letter[-1], part) for letter, part in re.findall(_IN_NUMBERS, holds_for))
+    if function and not function["index"]:  # x > 1 is not x \ge 1, but n > 0 is n \ge 1
+        domain |= {re.sub(_SPELLING, "", function["domain"]).rstrip(")}")}
     conditions = {re.sub(_SPELLING, "", found) for found in _CONDITION.findall(holds_for)}
     if any(numbers[0] in "ZN" for numbers in domain):
         conditions |= {"an inequality"} if _INEQUALITY.search(holds_for) else set()

@@ -183,7 +183,8 @@ def _unit(match: re.Match[str]) -> str:
 # fmt: off
 UNICODE = Rewrite("Unicode", r"[^\x00-\x7f]+", _characters)
 MARKDOWN = Rewrite(
-    "Markdown", r"(?<![a-zA-Z0-9)}\]*_`])[*_`]{1,3}(?=[^\s*_`])([^*_`\n]+)(?<=\S)[*_`]{1,3}(?![a-zA-Z0-9(])", r"\1"
+    "Markdown", r"(?<![a-zA-Z0-9)}\]*_`])[*_`]{1,3}(?=[^\s*_`])([^*_`\n]+)(?<=\S)[*_`]{1,3}(?![a-zA-Z0-9(])"
+    r"|</?(?:b|i|u|em|strong)>", r"\1"
 )
 POWER_OF_TEN = Rewrite("power of ten", rf"{_NUMBER}(?:{_EXPONENT}|{_IN_WORDS})", _scaled)
 SIGN_IN_WORDS = Rewrite(

@@ -89,7 +89,10 @@ _MARKED_NUMBER = re.compile(  # inline in one line, as math-verify reads it
 def found_in(text: str, extraction: str) -> str:
     """The last answer that math-verify finds in a text without a box; "" if it finds none."""
     text = text[-MAX_TEXT:].replace("\u2019", "'").replace(r"\$", "")  # isn't, and \$5
-    text = _BETWEEN_NUMBERS.sub(r" \g<0> ", rewritten(text, [MARKDOWN, POWER_OF_TEN, SIGN_IN_WORDS]))
+    text = rewritten(text, [MARKDOWN, POWER_OF_TEN, SIGN_IN_WORDS])
+    text = re.sub(r"(?<![\w$.])(-?\d+(?:\.\d+)?)\$(?=\\)", r"$\1", text)  # 7$\sqrt2$
+    text = re.sub("\\$ ?[\u548c\u4e0e\u53ca\u3001\u6216]\u8005? ?\\$", ", ", text)  # "and" and "or" in Chinese
+    text = _BETWEEN_NUMBERS.sub(r" \g<0> ", text)
     if re.search(r"\$|\\[(\[]", text):
         text = rewritten(_with_words_in_marks(text), [UNICODE])
     else:  # of a formula without marks, math-verify would find only the first number

@@ -41,7 +41,7 @@ _BEFORE = re.compile(  # how a left side in words ends, before its equals sign o
     rf"^\W*(?:text\w*\W*)?at (?:least|most)\W*$|{FUNCTION_OF}\W*$"
     rf"|\b(?:{_COMPARISONS}|unequal to|(?<!is )equal to|minus|plus|no|not|wrong|negative|incorrect|except|base"
     r"|root|sin|cos|tan|log|ln|half|about|twice|thrice|double|triple|quadruple)\W*$"
-    r"|^\W*\d+(?:\.\d+)?(?!\d|\s*\\text\w*\{(?:st|nd|rd|th)\b)|^\s*-|[-+*/]\s*(?:\d+|\\pi)\W*$"
+    r"|^\W*\d+(?:\.\d+)?(?!\d|\s*\\text\w*\{(?:st|nd|rd|th)\b)|^\s*-|[-+*/]\s*\d+\W*$"
     r"|\\[dt]?frac.*\{\d+\}\s*$"
 )
 
@@ -61,6 +61,8 @@ def are_other_units(expected: Answer, given: Answer) -> bool:
     if all(percentages) and percentages[0] != percentages[1]:
         return True
     words = [expected.words, given.words]
+    if re.search(r"\b[ap]m\b", " ".join(words)) and (":" in sides[0]) != (":" in sides[1]):  # 7:15 PM is no 7/15
+        return True
     if (r"\%" in expected.text) != (r"\%" in given.text):
         words = [side.words or ("%" if r"\%" in side.text else "") for side in (expected, given)]
     return words[0] != words[1] and bool(all(words) or _OTHER_NUMBER.search("".join(words)))

@@ -174,6 +174,7 @@ RIGHT = {
     "35000": ["The answer is 3.5 \xd7 10^4.", "The answer is **3.5 \xd7 10\u2074**."],
     "x^2+12": ["The answer is x\xb2 + 12."], "12.5": ["The answer is 12.5%."],
     "7, 8": ["\u7b54\u6848\u662f7\u548c8\u3002", "The solutions are 7 and 8."],
+    "2, 7": ["\u6240\u4ee5\u7b54\u6848\u662f $2$ \u548c $7$\u3002"], "7": ["The answer is <b>7</b>."],
     "7, 9, 12": ["The solutions are 7, 9, and 12."],
     "0.5": ["<answer>The answer is 1/2.</answer>"],
     "6": ["<answer>5</answer> No, I forgot one: <answer>6</answer>"],
@@ -216,6 +217,7 @@ WRONG = {
         "The solutions are x = 7 or x = 12.", "x = 7 \u2228 x = 12",
     ],
     "0.5": ["The answer is 0.5%."],
+    "7": [r"The answer is **7**$\sqrt{2}$.", "\u7b54\u6848\u662f $2$ \u6216 $7$\u3002"],
     "34": ["The answer is **35**."],
     "8": [
         "The answer is 2**3.", "\u7b54\u6848\u662f7\u548c8\u3002",
