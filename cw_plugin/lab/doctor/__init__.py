@@ -25,6 +25,7 @@ QUICK: dict[str, Check] = {
     "method": settings.check_method,
     "switches": settings.check_switches,
     "ignored": settings.check_ignored,
+    "schedule": settings.check_schedule,
     "sizes": settings.check_sizes,
     "ray cluster": workers.check_ray_cluster,
     "files": files.check_files,

@@ -121,8 +121,8 @@ def _check_agents(config: DictConfig, setting: str, dataset: "RLHFDataset") -> I
         tools = config.actor_rollout_ref.rollout.multi_turn.tool_config_path
         if loop == "single_turn_agent" and tools:
             problem = f"multi_turn.tool_config_path={tools} does nothing with agent.default_agent_loop={loop}"
-            fix = "actor_rollout_ref.rollout.agent.default_agent_loop=tool_agent, or a column agent_name"
-            yield Finding(problem, fix, fatal=False)
+            fix = "actor_rollout_ref.rollout.agent.default_agent_loop=tool_agent, or such a column"
+            yield Finding(f"{setting} has no column agent_name, so {problem}", fix, fatal=False)
         return
     known = agent_loops(config)
     for name in sorted(set(map(str, dataset.dataframe.unique("agent_name"))) - known):

@@ -50,7 +50,7 @@ class DataFile:
 
 
 def is_empty(file: Path) -> bool:
-    """Whether it is a parquet file without rows; False for one that cannot be read, of which check_rows tells."""
+    """Whether it is a parquet file without rows; False for one that cannot be read, of which other checks tell."""
     with suppress(OSError, ValueError):
         return file.suffix == ".parquet" and pq.read_metadata(file).num_rows == 0
     return False
@@ -112,10 +112,11 @@ def _check_folders_of_run(config: DictConfig) -> Iterator[Finding]:
     elif mode == "resume_path" and not is_checkpoint(resumed):
         problem = f"trainer.resume_from_path={resumed} is no folder of a checkpoint"
         yield Finding(problem, instead(resumed or "") or "give an existing folder, whose name ends with global_step_N")
-    ranks = {file.name.split("_")[3] for file in Path(checkpoint_of(config), "actor").glob("model_world_size_*_rank_*")}
-    gpus = config.trainer.n_gpus_per_node * config.trainer.nnodes
-    if config.actor_rollout_ref.actor.strategy != "megatron" and ranks and str(gpus) not in ranks:
-        problem = f"{checkpoint_of(config)} is a checkpoint of {', '.join(ranks)} process(es), and this run has {gpus}"
+    checkpoint, gpus = checkpoint_of(config), config.trainer.n_gpus_per_node * config.trainer.nnodes
+    saved = Path(checkpoint, "actor").glob("model_world_size_*_rank_0.pt") if checkpoint else []
+    processes = {file.name.split("_")[3] for file in saved}
+    if processes and str(gpus) not in processes:
+        problem = f"{checkpoint} is a checkpoint of {', '.join(processes)} process(es), and this run has {gpus}"
         yield Finding(f"{problem}: verl's FSDP does not find its files", "as many GPUs, or trainer.resume_mode=disable")
     for setting, value in flat(config, ignored=_EXPANDED).items():
         fix = instead(value) if isinstance(value, str) else None

@@ -11,13 +11,14 @@ from omegaconf import DictConfig, OmegaConf
 
 from cw_plugin.errors import CWGRPOError
 from cw_plugin.hosts.verl import NAME
-from cw_plugin.hosts.verl.refused_settings import ACTOR, check_config, uses_v1
+from cw_plugin.hosts.verl.refused_settings import ACTOR, BYPASS, check_config, uses_v1
 from cw_plugin.lab.compose import compose
 from cw_plugin.lab.configs import flat, listed
 from cw_plugin.lab.doctor.files import instead
 from cw_plugin.lab.doctor.finding import Finding, error_of, said
 
 METRICS = "VERL_FILE_LOGGER_PATH"
+_ROLLOUT = "actor_rollout_ref.rollout"
 _CLIP_RATIO = 0.2  # verl's default
 READ_BY_REPORT = {"file", "tensorboard", "wandb", "tracking", "trackio"}  # of verl's loggers; tracking is wandb
 _REWARD = "reward.custom_reward_function"
@@ -54,7 +55,7 @@ def check_switches(config: DictConfig) -> Iterator[Finding]:
 
 
 def check_ignored(config: DictConfig) -> Iterator[Finding]:
-    """What verl ignores silently: rewards at the top level, which fully_async_policy alone moves, and val_only."""
+    """What verl ignores: rewards at the top level, which fully_async_policy alone moves, val_only, and clip_ratio."""
     # In the oldest releases, which have no ``reward``, this is their place.
     values = flat(config) if config.get("async_training") is None and "reward" in config else {}
     for key, value in values.items():
@@ -67,17 +68,22 @@ def check_ignored(config: DictConfig) -> Iterator[Finding]:
     if config.trainer.val_only and not config.trainer.val_before_train:
         problem = "trainer.val_only=True does nothing with val_before_train=False: verl trains"
         yield Finding(problem, "trainer.val_before_train=True")
-    actor, asked = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout.val_kwargs
+    actor = config.actor_rollout_ref.actor
     ends = [actor.get("clip_ratio_low"), actor.get("clip_ratio_high")]
     if actor.clip_ratio != _CLIP_RATIO and None not in ends and actor.clip_ratio not in ends:
         problem = f"{ACTOR}.clip_ratio={actor.clip_ratio} does nothing beside clip_ratio_low and clip_ratio_high={ends}"
         yield Finding(problem, f"{ACTOR}.clip_ratio_low and {ACTOR}.clip_ratio_high={actor.clip_ratio}", fatal=False)
+
+
+def check_schedule(config: DictConfig) -> Iterator[Finding]:
+    """Steps in which the actor is not trained, and validations that ask the same again."""
+    asked, warmup = config.actor_rollout_ref.rollout.val_kwargs, config.trainer.critic_warmup
     if asked.n > 1 and asked.temperature == 0:
-        problem = f"val_kwargs.n={asked.n} with temperature=0: the answers to a prompt are the same"
-        yield Finding(problem, "actor_rollout_ref.rollout.val_kwargs.temperature=0.6, or n=1", fatal=False)
-    if config.trainer.critic_warmup and config.algorithm.adv_estimator == NAME:
-        problem = f"trainer.critic_warmup={config.trainer.critic_warmup}: until then, verl does not train the actor"
-        yield Finding(f"{problem}, and this run has no critic", "trainer.critic_warmup=0", fatal=False)
+        problem = f"{_ROLLOUT}.val_kwargs.n={asked.n} with temperature=0: the answers to a prompt are the same"
+        yield Finding(problem, f"{_ROLLOUT}.val_kwargs.temperature=0.6, or n=1", fatal=False)
+    if warmup and config.algorithm.adv_estimator == NAME and not config.critic.enable:
+        problem = f"trainer.critic_warmup={warmup}: until then, verl does not train the actor, and there is no critic"
+        yield Finding(problem, "trainer.critic_warmup=0", fatal=False)
 
 
 def check_sizes(config: DictConfig) -> Iterator[Finding]:
@@ -86,42 +92,59 @@ def check_sizes(config: DictConfig) -> Iterator[Finding]:
     Only where the rollouts have the GPUs of the trainer.
     """
     actor, rollout, trainer = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout, config.trainer
-    is_known = actor.strategy in ("fsdp", "fsdp2", "megatron") and config.actor_rollout_ref.hybrid_engine
-    if not is_known or not uses_v1(config) or trainer.v1.trainer_mode == "separate_async":
-        return
     gpus = trainer.n_gpus_per_node * trainer.nnodes
-    names = ("tensor_model", "data", "pipeline_model")
-    of_rollout = math.prod(rollout.get(f"{name}_parallel_size", 1) for name in names)
+    is_known = actor.strategy in ("fsdp", "fsdp2", "megatron") and config.actor_rollout_ref.hybrid_engine
+    if not is_known or not gpus or not uses_v1(config) or trainer.v1.trainer_mode == "separate_async":
+        return
+    names = [f"{name}_parallel_size" for name in ("tensor_model", "data", "pipeline_model")]
+    of_rollout = math.prod(rollout.get(name) or 1 for name in names)
     if gpus % of_rollout:
-        problem = f"rollout.tensor_model_parallel_size={rollout.tensor_model_parallel_size}: the {gpus} GPU(s) are no"
-        yield Finding(f"{problem} multiple of the {of_rollout} of a rollout", "a size that divides the number of GPUs")
-    of_model = _gpus_of_a_model(actor)
+        problem = f"{_ROLLOUT}: a rollout has {' * '.join(names)} = {of_rollout} GPU(s), which do not divide the {gpus}"
+        yield Finding(f"{problem} of the run", f"{_ROLLOUT}.tensor_model_parallel_size=<a divisor of {gpus}>")
+    of_model = _gpus_of_a_model(actor, gpus)
+    if gpus % of_model:
+        problem = f"{ACTOR}: its parallel sizes need {of_model} GPU(s), which do not divide the {gpus} of the run"
+        yield Finding(problem, "other parallel sizes, or another number of GPUs")
+    else:
+        yield from _check_shares(config, gpus // of_model)
+
+
+def _check_shares(config: DictConfig, copies: int) -> Iterator[Finding]:
+    """Whether responses can be shared by the copies of the actor, and a share be taken in micro-batches."""
+    actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
     batch = actor.ppo_mini_batch_size * rollout.n
-    if gpus % of_model or batch % (gpus // of_model):
-        problem = f"ppo_mini_batch_size * rollout.n = {batch} responses are no multiple of {gpus} GPU(s) / {of_model}"
-        yield Finding(problem, "a multiple, or other parallel sizes")
+    if batch % copies:
+        problem = f"{ACTOR}.ppo_mini_batch_size * rollout.n = {batch} response(s) cannot be shared by {copies} copies"
+        yield Finding(problem, f"{ACTOR}.ppo_mini_batch_size=<a multiple of {copies // math.gcd(copies, rollout.n)}>")
         return
     if actor.use_dynamic_bsz != rollout.log_prob_use_dynamic_bsz:
-        problem = f"actor.use_dynamic_bsz={actor.use_dynamic_bsz}, and rollout.log_prob_use_dynamic_bsz is not"
-        yield Finding(problem, "set both to the same")
+        problem = f"{ACTOR}.use_dynamic_bsz={actor.use_dynamic_bsz}, and {_ROLLOUT}.log_prob_use_dynamic_bsz="
+        yield Finding(f"{problem}{rollout.log_prob_use_dynamic_bsz}", "set both to the same")
     if actor.use_dynamic_bsz:
         return
-    copies = gpus // of_model
     updates = math.ceil(config.data.train_batch_size / actor.ppo_mini_batch_size)  # verl fills up the last one
-    for name, size, responses in (
-        ("actor.ppo_micro_batch_size_per_gpu", actor.ppo_micro_batch_size_per_gpu, batch),
-        ("rollout.log_prob_micro_batch_size_per_gpu", rollout.log_prob_micro_batch_size_per_gpu, updates * batch),
-    ):
+    divided = [(f"{ACTOR}.ppo_micro_batch_size_per_gpu", batch)]
+    if not OmegaConf.select(config, BYPASS):
+        divided.append((f"{_ROLLOUT}.log_prob_micro_batch_size_per_gpu", updates * batch))
+    if actor.use_kl_loss or config.algorithm.use_kl_in_reward:
+        divided.append(("actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu", updates * batch))
+    for name, responses in divided:
+        size = OmegaConf.select(config, name)
         if size and responses // copies % size:
-            yield Finding(f"{name}={size} does not divide the {responses // copies} responses of a GPU", "a divisor")
+            problem = f"{name}={size} does not divide the {responses // copies} responses of a process"
+            yield Finding(problem, f"{name}=<a divisor of {responses // copies}>")
 
 
-def _gpus_of_a_model(actor: DictConfig) -> int:
-    """How many GPUs hold one copy of the actor, or its part of a sequence."""
-    if actor.strategy != "megatron":
-        return int(actor.get("ulysses_sequence_parallel_size", 1))
-    names = ("tensor_model", "pipeline_model", "context")
-    return math.prod(actor.megatron[f"{name}_parallel_size"] for name in names)
+def _gpus_of_a_model(actor: DictConfig, gpus: int) -> int:
+    """How many GPUs of the run have the same responses: a copy of the actor, or the parts of a sequence."""
+    if actor.strategy == "megatron":
+        if actor.megatron.get("dynamic_context_parallel"):
+            return gpus
+        names = ("tensor_model", "pipeline_model", "context")
+        return math.prod(actor.megatron[f"{name}_parallel_size"] for name in names)
+    size = "ulysses_sequence_parallel_size"
+    at_top = actor.get(size) or 1  # its name before 0.9, which counts if it is set
+    return int(at_top if at_top > 1 else OmegaConf.select(actor, f"fsdp_config.{size}") or 1)
 
 
 def check_aggregation(config: DictConfig) -> Iterator[Finding]:

@@ -218,10 +218,10 @@ def _as_roots(gold: Parsed, value: Parsed) -> tuple[Parsed, Parsed] | None:
         return None
     names = [{str(part.lhs) for part in side} for side in sides]
     letters = {name.partition("_")[0] for name in names[0] | names[1]}
-    if len(letters) > 1 or letters not in names or len(sides[0]) != len(sides[1]):
-        return None
-    roots = [ListOrSet(*(part.rhs for part in side)) for side in sides]
-    return roots[0], roots[1]
+    if len(letters) > 1 or letters not in names or not 1 < len(sides[0]) == len(sides[1]):
+        return None  # a = 3 is not a_2 = 3
+    gold, value = (ListOrSet(*(part.rhs for part in side)) for side in sides)
+    return _with_repetitions(gold, value) or (gold, value)
 
 
 def _solutions(value: Parsed) -> list[dict[str, Parsed]]:

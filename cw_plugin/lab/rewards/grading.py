@@ -23,6 +23,7 @@ _LAYOUT = re.compile(  # {2} is 2, \dfrac is \frac, and spaces mean nothing but 
     r"\{(\w)\}|(?<![,\d])\s+|(?<=\d)\s+(?!\d)|(?<=\\)[dt](?=frac)"
 )
 _DECIMAL_COMMA = re.compile(r"^(-?(?![1-9]\d{0,2},\d{3}$)\d+),(?=\d+$)")  # in 1,222 it stands between thousands
+_PERCENTAGE = re.compile(r"-?(?!1\.0*\\)[1-9]\d*\.\d+\\%")  # 12.5\%, but not 1.0\% and 0.5\%
 _RESTRICTED = re.compile(r"\b(?:odd|even|prime|composite|integer)\b")
 _LEFT_SIDE = re.compile(  # "f(x) =", "\vec{v} ="
     r"\s*(?:\\(?:vec|hat|bar|overrightarrow|mathcal)(?![a-zA-Z])\s*)?\{?\s*[a-zA-Z](?:_\{?\w+\}?)?\s*\}?(?:\s*\(\w\))?\s*=(?!=)"
@@ -51,9 +52,10 @@ def _is_right(ground_truth: str, answer: str, decimals: int, may_leave_sum: bool
 
 
 def _is_equal(ground_truth: str, answer: str, decimals: int, may_leave_sum: bool) -> bool:
+    forms = {answer}
     if "," in ground_truth + answer:  # x = y = 1 is the point (1, 1); but b is 5 in a = b = 5
-        ground_truth, answer = with_each_letter(ground_truth), with_each_letter(answer)
-    return _are_equal(read(ground_truth), read(answer), decimals, may_leave_sum)
+        ground_truth, forms = with_each_letter(ground_truth), {answer, with_each_letter(answer)}
+    return any(_are_equal(read(ground_truth), read(form), decimals, may_leave_sum) for form in forms)
 
 
 def _are_equal(expected: Answer, given: Answer, decimals: int, may_leave_sum: bool) -> bool:
@@ -125,6 +127,8 @@ def _hold_for_others(expected: Answer, given: Answer) -> bool:
     """Whether they name other things, or hold for other numbers."""
     if expected.name and given.name and expected.name != given.name:
         return True
+    if any(r"\frac" in one.name and other.letters for one, other in ((expected, given), (given, expected))):
+        return True  # y = 2x for \frac{dy}{dx} = 2x
     if expected.domain and given.domain and expected.domain != given.domain:
         return True
     if expected.name != given.name and is_said_before_another_number(expected.name + given.name):
@@ -144,8 +148,9 @@ def _hold_for_others(expected: Answer, given: Answer) -> bool:
 def _are_the_same_text(ground_truth: str, answer: str) -> bool:
     """Whether they are the same but for layout, a percent sign, or a decimal comma: 1,2 may also be two numbers."""
     ground_truth, answer = _LAYOUT.sub(r"\1", ground_truth), _LAYOUT.sub(r"\1", answer)
-    is_percentage = re.fullmatch(r"-?[1-9]\d*\.\d+\\%", answer) is not None  # 12.5\% for 12.5, not 0.5\% for 0.5
-    if answer in (ground_truth, ground_truth.replace(r"\%", "")) or (is_percentage and answer[:-2] == ground_truth):
+    if answer in (ground_truth, ground_truth.replace(r"\%", "")):
+        return True
+    if _PERCENTAGE.fullmatch(answer) and answer.removesuffix(r"\%") == ground_truth:
         return True
     return "." in ground_truth and _DECIMAL_COMMA.sub(r"\1.", answer) == ground_truth
 

@@ -65,7 +65,7 @@ _OF_SEVERAL_LETTERS = re.compile(
     r"\s*=\s*(?P<value>[^=,;()\[\]]*[^\s=,;()\[\]])(?!\s*=)"
 )
 _PLURAL = re.compile(r"(?<=[a-z]{2}[a-rt-z])s\b")
-_FOR_ALL = rf"(?:{TEXT}\{{\s*)?\b(?:for (?:all|any|each|every|some(?!\W*x\b))|where)\b|\\forall"
+_FOR_ALL = rf"(?:{TEXT}\{{\s*)?\b(?:for (?:all|any|each|every|some(?!\W*[xtn]\b))|where)\b|\\forall"
 _AFTER = rf"(?:(?<=[,;(])|(?<=\s\s)|(?:{TEXT}\{{\s*)?\b(?:for|with)\s*\}}?)"
 _IN_NUMBERS = (  # "\in \mathbb{Z}^{+}", and "\in Z"
     r"\\in\s*(\\(?:mathbb|Bbb)\s*\{?\s*[A-Z]|\{?\s*[RZNQ](?![a-zA-Z]))\}?"
@@ -77,7 +77,7 @@ _FUNCTION_AND_DOMAIN = re.compile(  # "a_n = 2^n, n \ge 1", "f(x) = 1/x (x \ne 0
     r"(?P<formula>\s*(?:[a-zA-Z](?:\s*\^\s*\{-1\})?\s*(?:\(\s*(?P<of>[a-z])\s*\)|_\{?(?P<index>[a-z])\}?)"
     r"|y(?=[^,]*(?P<x>x)))"
     rf"\s*=[^=&]*?)[\s,;(\\]*(?:{TEXT}\{{\s*for\s*\}}\s*)?"
-    r"\b(?P<domain>(?:(?P=of)|(?P=index)|(?P=x))\s*(?:>|\\[gn]e)(?!.*[=<]).*)"
+    r"\b(?P<domain>(?:(?P=of)|(?P=index)|(?P=x))\s*(?:>|\\[gn]e)[^=<,;]*)"
 )
 _INEQUALITY = re.compile(r"\\[gl]e|(?<![_{])[<>]")  # after a domain; not in \mathbb{Z}_{>0}
 _SPELLING = r"\s|(?<=\\[gln]e)q(?:slant)?"  # \geq and \geqslant are \ge
@@ -86,7 +86,9 @@ _CONDITION = re.compile(  # 0 and 1 are bounds of most numbers, and k > 0 says t
     r"|(?:[<>]|\\[lg]e(?:q|qslant)?(?![a-zA-Z]))\s*(?!-?[01]\b)[^\s,;)}<>=]+"
 )
 _BARS = re.compile(r"[a-z](?=\()|\\?\||[()]")  # and brackets, also those of a function
-_UNKNOWN = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z](?![a-zA-Z])(?:_(?:\w|\{\w+\}))?(?:\([^()]*\))?")  # x, a_n and P(A)
+_UNKNOWN = re.compile(  # x, a_n, f(x)
+    r"(?<![a-zA-Z\\])[a-zA-Z](?![a-zA-Z])(?:_(?:\w|\{\w+\}))?(?:(?<=[a-z])\([a-z]\))?"
+)
 _COEFFICIENT = r"\s*(?:\d+(?:\.\d+)?|\\[dt]?frac\s*(?:\{\d+\}|\d)\s*(?:\{\d+\}|\d))\s*"
 _TIMES = r"(?:\\cdot|\\times|\*|\\,)"
 _LINEAR = re.compile(  # in one unknown x

@@ -63,6 +63,7 @@ def _scaled(match: re.Match[str]) -> str:
 TEXT = r"\\(?:text(?:rm|bf|it|sf|tt|up|normal)?|math(?:rm|sf|tt)|[mhf]box|operatorname|emph|rm)\*?\s*"
 CHOICE_IN_WORDS = r"\b(?i:(?:the )?(?:(?:final|correct) )?(?:answer|option|choice)(?: is)?:?\s+)"
 _END = r"(?![a-zA-Z])"  # of a command or a word
+# The words for or and and, in the languages of the data.
 OR = (
     rf"(?:(?i:or|either|oder|ou|lub|veya)|\b\u0438\u043b\u0438\b){_END}"
     r"|\u6216\u8005?|\u307e\u305f\u306f|\ub610\ub294|\u2228"
@@ -71,7 +72,8 @@ AND = rf"(?:(?i:and|both|und|et)|\b\u0438\b){_END}|\u548c|\u4e0e|\u4e14|\u4ee5?\
 _FUNCTION = rf"(?:{'|'.join({*accepted_latex_functions, 'exp'} - {'re', 'im', 'frac', 'root', 'arg'})})"
 _ARGUMENT = r"(?=\s*\}?\s*[\\(^_{\w])"
 _LETTER = r"[a-zBDEGHIMO-UX-Z](?<![msghl])"  # that is no unit
-_PRODUCT = r"(?:[xyz]{2,3}|abc?|bc|pq|mn|uv|(?![kMGT]?[WJNVABF]\b|[AP]M|AU|HP|AD|BC)[A-Z]{2})"  # no unit
+_PRODUCT = r"(?:[xyz]{2,3}|abc?|bc|pq|mn|uv)"  # of letters, and no unit
+_SEGMENT = r"(?:(?!AD|BC|CE|CC)[A-F]{2}|PQ|QR|PR|XY|YZ|MN|O[A-F])"  # and no unit or era
 _TERM = r"(?:[+*/^-]\s*(?:\d+|[a-z])|[xyzabn]\s*\^\s*\{?\d\}?)"
 _COMMAND = r"\\(?!mu|Omega|circ|text|degree|%)(?:[^{}]|\{[^{}]*\})*"
 _POWER_OF_UNIT = r"\b\.?(?:\s*\^\s*(?:\d|\{-?\d\}))?"
@@ -89,7 +91,7 @@ _EXPONENT = (
 )
 _IN_WORDS = (  # and no kilometre, kilogram or kilowatt in Chinese
     rf"(?:\\,|\s)*(?P<text>{TEXT}\{{)?\s*"
-    rf"(?P<words>(?:(?:{'|'.join(_POWERS)})s?\s*)+)(?![a-zA-Z\d\u7c73\u514b\u74e6])"
+    rf"(?P<words>(?:(?:{'|'.join(_POWERS)})s?\s*)+)(?![a-zA-Z\d])(?!(?<=\u5343)[\u7c73\u514b\u74e6])"
 )
 _IN_TEXT = rf"{TEXT}\{{[^{{}}]*\}}"
 _BETWEEN = r"(?:\s*\^\s*\{?-?\d\}?)?\s*(?:/|\\cdot|\\times)?\s*"  # units
@@ -222,7 +224,8 @@ REWRITES = [
             r"(?<!\^)\{\\(?:rm|sf|tt)\s+([^{}]*)\}|(?<![\^{])\\math(?:rm|sf|tt)\s+([a-zA-Z])", r"\\mathrm{\1\2}"),
     Rewrite("upright",
             rf"{TEXT}\{{\s*([ei!:+-]|{_SIGNED}(?:\\?%|{_DEGREE})?|pi|{_FUNCTION}{_ARGUMENT}|{_COMMAND}|{_TERM})\s*\}}"
-            rf"|(?:(?<=[\w)}}=+*/-])|^)\s*{TEXT}\{{\s*({_LETTER}|{_PRODUCT})\s*\}}(?!\s*\\Omega)", r" \1\2 "),
+            rf"|(?:(?<=[\w)}}=+*/-])|^)\s*{TEXT}\{{\s*({_LETTER}|{_PRODUCT})\s*\}}(?!\s*\\Omega)"
+            rf"|(?<=[\d}}])\s*{TEXT}\{{\s*({_SEGMENT})\s*\}}", r" \1\2\3 "),  # 2AB
     Rewrite("number and unit in a text", rf"(?<![\d.])({TEXT}\{{)\s*({_SIGNED})(?<=\s)(?={_UNITS}\s*\}})", r"\2 \1"),
     Rewrite("units in several commands", rf"{_UNITS_IN_TEXT}{_BETWEEN}{_IN_TEXT}"
             rf"|\\[dt]?frac\{{{_UNITS_IN_TEXT}\}}\{{{_UNITS_IN_TEXT}(?:\^\d)?\}}"

@@ -27,11 +27,12 @@ _TERM = rf"[({{]*-?(?:{_NUMBER}[a-fi-kn-rt-z]?|[b-hj-z]|(?-i:i))(?!\w)[)}}]*"
 _RELATION = "(?:[<>]=?|!=|[\u2260\u2264\u2265])"
 _OPERATOR = rf"(?: *(?:[-+*/^]|{_RELATION}) *|(?:(?<=[\d)])|(?<=\d[a-z]))(?=\())"  # or none, in 2(x + 1)
 _LIST = r"-?\d+(?:\.\d+)?(?:, *-?\d+(?:\.\d+)?)+"
-_VALUE = r"(?:\b[a-z]\s*=\s*)?-?\d+"
-_PARTS = (  # 3:30 PM, 3 or -3, x = 3 and y = 4, 3\u52304
-    rf"{_VALUE}(?:, *{_VALUE}){{0,9}}(?:\s*(?::|,?\s*(?:{OR}|{AND})|[\u5230\u81f3])\s*{_VALUE})+(?:\s*[ap]\.?m\b)?"
+_VALUE = rf"(?:\b[a-z]\s*=\s*)?(?<![\d.,])-?{_NUMBER}"
+_PARTS = (  # 3:30 PM, 3 or -3, x = 3 and y = 4, 3\u52304; but not 12 and 3 of them
+    rf"{_VALUE}(?:, *{_VALUE}){{0,9}}(?:\s*(?::|[\u5230\u81f3]|(?:,\s*)?(?:{OR}))\s*{_VALUE}"
+    rf"|\s*(?:,\s*)?(?:{AND})\s*{_VALUE}(?![\d.,]*\d|\s+[a-z]))+(?:\s*[ap]\.?m\b)?"
 )
-_COMPARED_IN_CHINESE = (  # not, more or less than, at most or least, beyond, root
+_OTHER_NUMBER_IN_CHINESE = (  # not, more or less than, at most or least, beyond, root
     r"(?:\u4e0d[\u662f\u4e3a]|[\u5927\u5c0f\u591a\u5c11\u9ad8\u4f4e]\u4e8e|\u81f3[\u591a\u5c11]\u662f?|\u8d85\u8fc7|\u6839\u53f7)"
     rf"\s*{_NUMBER}"
 )
@@ -70,7 +71,7 @@ _FORMULAS = (
     rf"(?<=[ (]){_RELATION} *{_NUMBER}",  # > 5, and no quotation
     *_WITH_WORDS,
 )
-_SIMPLE_FORMULA = re.compile(rf"(?i){_PARTS}|{_PRODUCT}|{_NEGATIVE}|{_COMPARED_IN_CHINESE}")
+_SIMPLE_FORMULA = re.compile(rf"(?i){_PARTS}|{_PRODUCT}|{_NEGATIVE}|{_OTHER_NUMBER_IN_CHINESE}")
 _ANSWER = r"(?is)\banswers?\b(?!.*\banswer)"  # the last one
 _LETTER = r"(?:\b[a-z]\s*=\s*)?"  # for which a formula stands
 _FORMULA_OF_ANSWER = re.compile(rf"{_ANSWER}\D*?(?P<formula>{_LETTER}(?:{'|'.join(_FORMULAS)}))")
@@ -78,8 +79,8 @@ _WORDS_OF_ANSWER = re.compile(rf"{_ANSWER}[^\d$\\]*?(?P<formula>{_LETTER}(?:{'|'
 _PART_OF_FORMULA = r"(?:[(+*/^=<>-]|-?\d[\d.,]*(?:\^\{?-?\d+\}?)?|[a-z]\s*=)[.,]?"
 _BEYOND_ASCII = r"\S*[^\x00-\x7f\s\u3000-\u9fff\uff00-\uffef]\S*"  # and no Chinese or Japanese
 _MARKED_OR_BEYOND_ASCII = re.compile(  # 12 cm\u00b2, 5 \u00d7 3, 3 \u20ac
-    rf"\$[^$]*\$|(?:(?<!\S){_PART_OF_FORMULA} +){{0,9}}{_BEYOND_ASCII}"
-    rf"(?: +(?:{_PART_OF_FORMULA}(?!\S)|{_BEYOND_ASCII})){{0,9}}"
+    rf"\$[^$]*\$|(?:(?<!\S){_PART_OF_FORMULA} ){{0,9}}{_BEYOND_ASCII}"
+    rf"(?: (?:{_PART_OF_FORMULA}(?!\S)|{_BEYOND_ASCII})){{0,9}}"
 )
 _MARKED_NUMBER = re.compile(  # inline in one line, as math-verify reads it
     rf"(?:\$\$\s*|\\\[\s*|\$ *|\\\( *)(?P<number>(?:[a-zA-Z]\s*=\s*)?-?{_NUMBER})(?:\s*\$\$|\s*\\\]| *\$| *\\\))"
@@ -138,5 +139,5 @@ def _marked_if_formula(found: re.Match[str]) -> str:
     """What has characters beyond ASCII, as LaTeX, between dollar signs if it has a command, a power or an index."""
     if found[0].startswith("$"):
         return found[0]
-    latex = rewritten(re.sub(r"(?<=\d )\w{1,3}[\u00b2\u00b3]", r"\\text{\g<0>}", found[0]))
+    latex = rewritten(re.sub(r"(?<=\d )(?:[cdkm]?m|ft|in|yd|s)[\u00b2\u00b3]", r"\\text{\g<0>}", found[0]))
     return f"${latex}$" if re.search(r"[\\^_]", latex) else latex

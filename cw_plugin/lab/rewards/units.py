@@ -37,12 +37,12 @@ _OTHER_NUMBER = re.compile(
     rf"|{FUNCTION_OF}\W*$"
 )
 _FUNCTION_OF_ANGLE = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)|(?:cis|c?tg|sen|cosec|cotg)(?![a-zA-Z])")
-_BEFORE = re.compile(  # how a left side in words ends, before its equals sign or colon; or a number that is part of it
+_BEFORE = re.compile(  # how a left side in words ends; or a factor, summand or sign, which makes another number
     rf"^\W*(?:text\w*\W*)?at (?:least|most)\W*$|{FUNCTION_OF}\W*$"
     rf"|\b(?:{_COMPARISONS}|unequal to|(?<!is )equal to|minus|plus|no|not|wrong|negative|incorrect|except|base"
     r"|root|sin|cos|tan|log|ln|half|about|twice|thrice|double|triple|quadruple)\W*$"
-    r"|^\W*\d+(?:\.\d+)?(?!\d|\s*\\text\w*\{(?:st|nd|rd|th)\b)|^\s*-|[-+*/]\s*\d+\W*$"
-    r"|\\[dt]?frac.*\{\d+\}\s*$"
+    r"|^\s*(?:-|\d+(?:\.\d+)?)\s*(?:\\(?:cdot|times|,)\s*|[+*-]\s*)?\\text\w*\{[A-Z]|\}\s*[-+*/]\s*\d+\W*$"
+    r"|^\s*\\[dt]?frac\s*\{\s*\\text.*\{\d+\}\s*$"
 )
 
 

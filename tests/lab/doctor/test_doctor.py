@@ -91,7 +91,11 @@ def test_a_run_without_faults_gets_no_finding(overrides, composed, tmp_path):
     written = ["trainer.save_freq=1", f"trainer.default_local_dir={tmp_path}/new/run", "trainer.rollout_data_dir=new"]
     names = [f"{A}.rollout.dtype=half", f"{A}.actor.strategy=fsdp2", "trainer.val_only=True"]
     other = [f"{A}.rollout.name=sglang", f"{A}.rollout.dtype=fp8", "global_profiler.tool=none"]  # which are not asked
-    for unusual in (usual, with_values, named, bypass, batch, written, names, other):
+    bypass += [f"{A}.rollout.log_prob_micro_batch_size_per_gpu=7"]  # which is not asked
+    sharded = ["trainer.n_gpus_per_node=8", f"{A}.actor.fsdp_config.ulysses_sequence_parallel_size=4"]
+    sharded += [f"{A}.rollout.n=5", f"{A}.actor.ppo_mini_batch_size=4", f"{A}.actor.ppo_micro_batch_size_per_gpu=5"]
+    sharded += [f"{A}.rollout.log_prob_micro_batch_size_per_gpu=5"]
+    for unusual in (usual, with_values, named, bypass, batch, written, names, other, sharded):
         assert doctor.examine(changed(composed, *unusual), checks) == []
     ((_, finding),) = doctor.examine(changed(composed, *named, f"{checkpoint}/"), checks)
     assert "global_step_2/ is no folder of a checkpoint" in finding.what  # of the step "2/"
@@ -121,15 +125,20 @@ def test_a_run_without_faults_gets_no_finding(overrides, composed, tmp_path):
         (["reward_model.reward_manager=dapo"], "ignored", "top level", "reward.reward_manager.name=dapo", True),
         (["reward_model.reward_kwargs.a=1"], "ignored", "top level", "reward.reward_kwargs.a=1", True),
         ([f"{A}.actor.clip_ratio=0.1"], "ignored", "clip_ratio=0.1 does nothing", "clip_ratio_high=0.1", False),
-        ([f"{A}.rollout.val_kwargs.n=4"], "ignored", "answers to a prompt are the same", "temperature=0.6", False),
-        (["trainer.critic_warmup=5"], "ignored", "critic_warmup=5: until then", "critic_warmup=0", False),
-        ([f"{A}.rollout.tensor_model_parallel_size=4"], "sizes", "2 GPU(s) are no multiple of the 4", "divides", True),
-        ([f"{A}.rollout.data_parallel_size=2"], "sizes", "2 GPU(s) are no multiple of the 4", "divides", True),
-        ([f"{A}.rollout.n=5", f"{A}.actor.ppo_mini_batch_size=1"], "sizes", "= 5 responses are no", "a multiple", True),
-        ([f"{A}.actor.ulysses_sequence_parallel_size=4"], "sizes", "of 2 GPU(s) / 4", "other parallel sizes", True),
-        ([f"{A}.actor.ppo_micro_batch_size_per_gpu=3"], "sizes", "_gpu=3 does not divide the 16", "a divisor", True),
+        ([f"{A}.rollout.val_kwargs.n=4"], "schedule", "answers to a prompt are the same", "temperature=0.6", False),
+        (["trainer.critic_warmup=5"], "schedule", "critic_warmup=5: until then", "critic_warmup=0", False),
+        ([f"{A}.rollout.tensor_model_parallel_size=4"], "sizes", "= 4 GPU(s), which do not divide", "of 2>", True),
+        ([f"{A}.rollout.data_parallel_size=2"], "sizes", "= 4 GPU(s), which do not divide", "of 2>", True),
+        ([f"{A}.rollout.n=5", f"{A}.actor.ppo_mini_batch_size=1"], "sizes", "= 5 response(s)", "multiple of 2>", True),
+        ([f"{A}.actor.ulysses_sequence_parallel_size=4"], "sizes", "need 4 GPU(s), which", "other", True),
+        ([f"{A}.actor.fsdp_config.ulysses_sequence_parallel_size=4"], "sizes", "need 4 GPU(s), which", "other", True),
+        ([f"{A}.actor.ppo_micro_batch_size_per_gpu=3"], "sizes", "_gpu=3 does not divide the 16", "of 16>", True),
         ([f"{A}.rollout.log_prob_micro_batch_size_per_gpu=5"], "sizes", "=5 does not divide the 16", "divisor", True),
-        ([f"{A}.rollout.log_prob_use_dynamic_bsz=True"], "sizes", "log_prob_use_dynamic_bsz is not", "both", True),
+        (
+            [f"{A}.actor.use_kl_loss=True", f"{A}.ref.log_prob_micro_batch_size_per_gpu=5"],
+            "sizes", "ref.log_prob_micro_batch_size_per_gpu=5 does not divide the 16", "divisor", True,
+        ),  # fmt: skip
+        ([f"{A}.rollout.log_prob_use_dynamic_bsz=True"], "sizes", "use_dynamic_bsz=True", "both", True),
         (["trainer.val_only=True", "trainer.val_before_train=False"], "ignored", "verl trains", "before_train=T", True),
         (["data.train_batch_size=12"], "aggregation", "adds empty responses", "size=8", False),
         ([f"{A}.actor.loss_agg_mode=token-mean"], "aggregation", "token-mean", "seq-mean-token-mean", False),
@@ -251,7 +260,7 @@ def test_tools_and_agent_loops_of_a_file_are_loaded(composed, tmp_path):
     (tmp_path / "tools.yaml").write_text("tools:\n- class_name: verl.tools.base_tool.BaseTool\n  config: {type: mcp}\n")
     tools = f"{A}.rollout.multi_turn.tool_config_path={tmp_path}/tools.yaml"
     (finding,) = examined(changed(composed, tools), "names")
-    assert "BaseTool has the type mcp" in finding.what
+    assert "'mcp' is not a valid ToolType" in finding.what
     (tmp_path / "tools.yaml").write_text("tools: []\n")
     unused = examined(changed(composed, tools), "datasets")
     assert ["does nothing with agent.default" in finding.what for finding in unused] == [True, True]  # of both files

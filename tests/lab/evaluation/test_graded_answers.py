@@ -49,6 +49,7 @@ def test_what_holds_no_answers_is_passed_over_or_named(tmp_path):
     for number, text in enumerate(("a: 1", "[1", "", "evaluations: 1")):  # another program's
         (tmp_path / f"{number}.yaml").write_text(text)
         (tmp_path / f"{number}.jsonl").write_text("{}\n")
+    (tmp_path / "latin1.yaml").write_bytes(b"name: caf\xe9\n")
     answered(tmp_path / "base" / ".trash", "aime24", [[0]])
     answers, notes = read_answers(tmp_path)
     assert [a.file for a in answers] == [tmp_path / "base" / "aime24.jsonl"]

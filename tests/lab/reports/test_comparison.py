@@ -69,6 +69,8 @@ def test_the_fewest_seeds_of_any_method_count(tmp_path):
     other = f"other={a_run(tmp_path / 'other', 'my:own', 1)}"
     rows, printed = differences(*seeds_of_both(tmp_path, *range(1, 6)), other)
     assert rows["Accuracy, step 200"][-1] == "5 and 1" and notes.ONE_RUN in printed
+    _, printed = differences(*seeds_of_both(tmp_path, 1, 2)[1:])  # one of GRPO, two of CW-GRPO
+    assert notes.ONE_RUN in printed
 
 
 def test_a_name_that_another_method_shares_is_not_plain_grpo(tmp_path):
