@@ -33,6 +33,7 @@ from cw_plugin.lab.doctor.finding import Finding
 from cw_plugin.lab.doctor.names import KL_PENALTIES, OF_VLLM
 
 README = ROOT / "README.md"  # a file, and no folder
+OF_REFERENCE = [f"{A}.actor.use_kl_loss=True", f"{A}.ref.log_prob_micro_batch_size_per_gpu=5"]
 METRICS = f"{ENV}.VERL_FILE_LOGGER_PATH"
 CONTENTS, LOADED = (f"{A}.actor.checkpoint.{name}_contents" for name in ("save", "load"))
 ATTENTION = f"{A}.model.override_config.attn_implementation"
@@ -134,10 +135,7 @@ def test_a_run_without_faults_gets_no_finding(overrides, composed, tmp_path):
         ([f"{A}.actor.fsdp_config.ulysses_sequence_parallel_size=4"], "sizes", "need 4 GPU(s), which", "other", True),
         ([f"{A}.actor.ppo_micro_batch_size_per_gpu=3"], "sizes", "_gpu=3 does not divide the 16", "of 16>", True),
         ([f"{A}.rollout.log_prob_micro_batch_size_per_gpu=5"], "sizes", "=5 does not divide the 16", "divisor", True),
-        (
-            [f"{A}.actor.use_kl_loss=True", f"{A}.ref.log_prob_micro_batch_size_per_gpu=5"],
-            "sizes", "ref.log_prob_micro_batch_size_per_gpu=5 does not divide the 16", "divisor", True,
-        ),  # fmt: skip
+        (OF_REFERENCE, "sizes", "ref.log_prob_micro_batch_size_per_gpu=5 does not divide the 16", "of 16>", True),
         ([f"{A}.rollout.log_prob_use_dynamic_bsz=True"], "sizes", "use_dynamic_bsz=True", "both", True),
         (["trainer.val_only=True", "trainer.val_before_train=False"], "ignored", "verl trains", "before_train=T", True),
         (["data.train_batch_size=12"], "aggregation", "adds empty responses", "size=8", False),
