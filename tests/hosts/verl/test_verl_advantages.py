@@ -8,6 +8,7 @@ import pytest
 pytest.importorskip("verl")
 
 import asyncio
+import inspect
 
 import golden
 import numpy as np
@@ -340,6 +341,9 @@ def test_metrics_are_logged_with_verls_own(make):
     _, metrics = trained_on(trainer, data, keys)
     names = {f"cw_grpo/{name}" for name in (*CovarianceStatistics.__dataclass_fields__, "seconds")}
     assert {name for name in metrics if name.startswith("cw_grpo/")} == names
+    for name, method in vars(trainer).items():
+        if inspect.isfunction(method):  # one that stands before verl's, and is called the same in a traceback
+            assert method.__qualname__ == getattr(type(trainer), name).__qualname__
     of_verl = "critic/score/mean" if make.of_verl is legacy_trainer else "actor/entropy"
     assert make.is_v1 or of_verl in metrics
     grpo = advantages("grpo", data, keys, trainer.config.algorithm)
