@@ -49,10 +49,6 @@ OPEN_RS = NormalizationConfig(nits=False, malformed_operators=False, equations=T
 Case = tuple[str, str, bool]  # response, ground truth, whether it is right
 
 
-def ours(response: str, gold: str) -> float:
-    return compute_score("benchmark", response, gold)["acc"]
-
-
 def plain(response: str, gold: str) -> float:
     """math-verify alone; a ground truth without marks of a formula is given to it in a box, as the answer is."""
     text = gold if "$" in gold or "boxed" in gold or "\\(" in gold else rf"\boxed{{{gold}}}"
@@ -72,15 +68,12 @@ def open_rs(response: str, gold: str) -> float:
     return float(verify(answer, expected, timeout_seconds=None))
 
 
-def verl_math_verify(response: str, gold: str) -> float:
-    return float(math_verify.compute_score(response, gold, timeout=10.0))  # its own default is 30 s
-
-
 SCORERS: dict[str, Callable[[str, str], float]] = {
-    "ours": ours,
+    "ours": lambda response, gold: compute_score("benchmark", response, gold)["acc"],
     "math-verify alone": plain,
     "open-rs": open_rs,
-    "verl math_verify": verl_math_verify,
+    # verl's own default is 30 s.
+    "verl math_verify": lambda response, gold: float(math_verify.compute_score(response, gold, timeout=10.0)),
     "verl math_reward": math_reward.compute_score,
     "verl math_dapo": lambda response, gold: math_dapo.compute_score(response, gold)["acc"],
     "verl prime_math": lambda response, gold: float(prime_math.compute_score(response, gold)[0]),

@@ -15,6 +15,7 @@ from typer.testing import CliRunner, Result
 from cw_plugin.lab.cli import app
 
 ROOT = Path(__file__).parents[2]
+COPIES = Path(os.environ.get("CW_GRPO_DATA", ROOT.parent / "shared" / "data"))  # of the benchmarks
 # The scripts of examples/ that train, from there.
 THAT_TRAIN = sorted(
     str(path.relative_to(ROOT / "examples"))

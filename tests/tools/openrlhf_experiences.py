@@ -19,7 +19,6 @@ from openrlhf.models.utils import compute_approx_kl
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 from reference import reference_advantages
-from reference_weightings import reference_weighted
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoTokenizer
 
@@ -123,7 +122,7 @@ def experiences(maker: RemoteExperienceMaker, actor: Actor, turns: int, rows: li
     return made
 
 
-def expected(plain: list[Any], scope: str, name: str = "gaussian") -> tuple[list[list[float]], float]:
+def expected(plain: list[Any], scope: str) -> tuple[list[list[float]], float]:
     """w~ A of every row, with groups by the text of the prompt, in float64; and the mean sigma of the groups."""
     rows = list(each(plain))
     log_probs, advantages, masks = (
@@ -131,12 +130,11 @@ def expected(plain: list[Any], scope: str, name: str = "gaussian") -> tuple[list
         for of in ("action_log_probs", "advantages", "action_mask")
     )
     uids = [experience.prompts[i] if scope == "group" else 0 for experience, i in rows]
-    weighted = reference_weighted(name, log_probs, advantages, masks, uids, torch.zeros_like(log_probs))
-    _, groups = reference_advantages(log_probs, advantages, masks, uids)
+    weighted, groups = reference_advantages(log_probs, advantages, masks, uids)
     assert len(groups) == (PROMPTS if scope == "group" else 1)
     sigmas = [group["sigma"] for group in groups.values() if group["sigma"] > 0]
     widths = [experience.action_mask.shape[1] for experience, _ in rows]
-    of_rows = [row[:width].tolist() for row, width in zip(weighted, widths, strict=True)]
+    of_rows = [row[:width] for row, width in zip(weighted, widths, strict=True)]
     return of_rows, sum(sigmas) / len(sigmas)
 
 

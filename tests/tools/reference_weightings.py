@@ -160,7 +160,6 @@ WEIGHTINGS: dict[str, Callable[..., list[float]]] = {
     )
 }  # fmt: skip
 OF_LITERATURE = [name for name in WEIGHTINGS if name not in ("gaussian", "none")]
-WITHOUT_ENTROPIES = ["ar", "stare", "drop_top_cov", "positive_weight", "repo_r", "gtpo_simplified"]  # of these
 OF_BATCH = ("stare_gated",)  # those that get the mean entropy of the batch
 OF_RESPONSES = ("gtpo_simplified", "eda", "empg")  # those that get the response of each token
 

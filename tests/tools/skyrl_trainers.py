@@ -12,7 +12,6 @@ from unittest.mock import Mock
 import torch
 from interpreter import ROOT
 from reference import reference_advantages
-from reference_weightings import reference_weighted
 from skyrl.train.config import SkyRLTrainConfig
 from skyrl.train.generators.base import TrajectoryID
 from transformers import AutoTokenizer
@@ -118,15 +117,11 @@ def train(trainer: Any, made: dict[str, Any], uids: list[str]) -> tuple[Any, Any
     return advantages, trainer.dispatch.staged[-1]
 
 
-def expected(
-    plain: Any, uids: list[str], scope: str = "group", weights: str = "gaussian"
-) -> tuple[torch.Tensor, float]:
+def expected(plain: Any, uids: list[str], scope: str = "group") -> tuple[torch.Tensor, float]:
     """w~ A of every row, in float64, from SkyRL's own advantages; and the mean sigma of the groups."""
     advantages, batch = plain
     rows = len(advantages)
     uids = uids + [f"padding {row}" for row in range(rows - len(uids))] if scope == "group" else [0] * rows
-    log_probs, mask = batch["action_log_probs"], batch["loss_mask"]
-    weighted = reference_weighted(weights, log_probs, advantages, mask, uids, torch.zeros_like(log_probs))
-    _, groups = reference_advantages(log_probs, advantages, mask, uids)
+    weighted, groups = reference_advantages(batch["action_log_probs"], advantages, batch["loss_mask"], uids)
     sigmas = [group["sigma"] for group in groups.values() if group["sigma"] > 0]
-    return weighted, sum(sigmas) / len(sigmas)
+    return torch.tensor(weighted, dtype=torch.float64), sum(sigmas) / len(sigmas)

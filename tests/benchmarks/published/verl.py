@@ -30,7 +30,8 @@ GROUP_RELATIVE = {*ONE_FOR_A_RESPONSE, "cw_grpo"}
 def judge(command: Command) -> Verdict | None:
     """None for a command that does not train with prompt groups."""
     words = command.words
-    if not _trains(words):
+    # A setting of a trainer, or a configuration by its name.
+    if not any(re.match(r"[+~]*(actor_rollout_ref|algorithm)\.|--config-", word) for word in words):
         return None
     with _started(command):
         try:
@@ -72,11 +73,6 @@ def _changed(command: Command, config: DictConfig) -> Verdict:
     if not program.startswith("verl."):
         return judge_program(program, changed)
     return Verdict(Outcome.WORKS, " ".join(["with", *line[1:]]) if line[1:] else "")
-
-
-def _trains(words: Sequence[str]) -> bool:
-    """Whether a setting of a trainer is in a command, or a configuration by its name."""
-    return any(re.match(r"[+~]*(actor_rollout_ref|algorithm)\.|--config-", word) for word in words)
 
 
 def _named(words: Sequence[str]) -> str | None:

@@ -83,16 +83,6 @@ def test_every_row_reaches_the_loss_with_the_weights_of_its_group(
     assert total / tokens == pytest.approx(-sum(map(sum, wanted)) / tokens, abs=1e-6)
 
 
-@pytest.mark.parametrize("scope", ["group", "batch"])
-@pytest.mark.parametrize("name", ["ar", "stare", "drop_top_cov", "positive_weight"])
-def test_every_weighting_weighs_whole_groups(plain, actor, tmp_path, monkeypatch, name, scope):
-    monkeypatch.setenv("CW_GRPO_SCOPE", scope)
-    monkeypatch.setenv("CW_GRPO_WEIGHTS", name)
-    before, after = both(plain, maker_of(settings(tmp_path, **{"train.dynamic_batch_enable": True})), actor, turns=3)
-    for (experience, i), row in zip(each(after), expected(before, scope, name)[0], strict=True):
-        assert experience.advantages[i].tolist() == pytest.approx(row, abs=1e-6)
-
-
 @pytest.mark.parametrize(
     ("name", "chosen"), [("gaussian", ""), ("clip_cov", "lower=0.05"), ("drop_top_cov", "share=0.02")]
 )

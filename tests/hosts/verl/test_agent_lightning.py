@@ -15,12 +15,10 @@ import torch
 import yaml
 from agentlightning.verl import trainer as of_agent_lightning
 from agentlightning.verl.per_rollout_loss import normalize_advantages_by_rollout
-from agentlightning.verl.rollout_level_advantage import compute_rollout_level_advantage
 from omegaconf import OmegaConf
 from trainers import CW_GRPO, GRPO, OPTION, composed, copied, legacy_trainer, override, trainer_batch, weighted
 from verl import DataProto
 
-from cw_plugin.errors import OptionsError
 from cw_plugin.hosts.verl.trainer import OF_ROLLOUTS
 from cw_plugin.lab.reports.read_records import read_tokens
 
@@ -128,15 +126,3 @@ def test_the_weights_none_are_agent_lightning_bit_for_bit(tmp_path):
     plain = step(trainer(tmp_path / "grpo", GRPO), rollouts())
     found = step(trainer(tmp_path, CW_GRPO, f"{OPTION}weights=none"), rollouts())
     assert torch.equal(found.batch["advantages"], plain.batch["advantages"])
-
-
-def test_checkpoints_keep_their_method(tmp_path):
-    step(trainer(tmp_path, CW_GRPO), rollouts())
-    (tmp_path / "latest_checkpointed_iteration.txt").write_text("1")
-    with pytest.raises(OptionsError, match=r"has checkpoints .* and this run has weights='none'"):
-        trainer(tmp_path, CW_GRPO, f"{OPTION}weights=none")
-
-
-def test_after_a_step_agent_lightning_has_its_own_function_again(tmp_path):
-    step(trainer(tmp_path, CW_GRPO), rollouts())
-    assert getattr(of_agent_lightning, OF_ROLLOUTS) is compute_rollout_level_advantage

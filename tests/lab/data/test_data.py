@@ -12,15 +12,13 @@ from unittest.mock import Mock
 import httpx
 import pyarrow.parquet as pq
 import pytest
-from interpreter import ROOT, cli, python
+from interpreter import COPIES, ROOT, cli, python
 
 import cw_plugin
 from cw_plugin.lab.data.answers import final_answer
 from cw_plugin.lab.data.leakage import contaminated
 from cw_plugin.lab.data.prompts import OPEN_RS
 from cw_plugin.lab.data.sources import BENCHMARKS, SOURCES
-
-COPIES = Path(os.environ.get("CW_GRPO_DATA", ROOT.parent / "shared" / "data"))
 
 HALVES = {"problem": r"What is $\frac{1}{2}+1$?", "solution": "", "answer": r"\frac{3}{2}"}
 TWOS = {"problem": "What is 2+2?", "solution": "", "answer": "4.0"}
@@ -143,7 +141,7 @@ def test_rows_that_fail_are_listed_and_can_be_left_out(copy, tmp_path):
     assert "\n  left out, no answer: row 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, ... (11 rows)\n" in said
     assert "\n  listed, the problem of an earlier row: row 3, 4, 18\n" in said
     assert indices(tmp_path) == [0, 1, 2, 3, 4, 5, 17, 18]
-    reasons = ["row 1, with the same answer", "row 1, with another answer, '4.0'", "frac", *["is empty"] * 11, "row 5, "]
+    reasons = ["row 1, with the same", "row 1, with another answer, '4.0'", "frac", *["is empty"] * 11, "row 5, "]
     found = findings(tmp_path)
     assert [row for row, _ in found] == [*range(3, 17), 18]
     assert all(part in reason for part, (_, reason) in zip(reasons, found, strict=True))

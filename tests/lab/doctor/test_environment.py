@@ -7,24 +7,17 @@ pytest.importorskip("verl")
 import functools
 import inspect
 
-from omegaconf import OmegaConf
+from doctor_runs import A, changed
 from verl.utils import tracking
 
 from cw_plugin.lab import doctor
 from cw_plugin.lab.compose import compose
 from cw_plugin.lab.doctor import environment
 
-A = "actor_rollout_ref"
-ENGINES = {"fsdp2": [], "megatron": ["model_engine=megatron"]}
-
 
 @functools.cache
 def default(engine: str):
-    return OmegaConf.to_container(compose([f"{A}.rollout.name=vllm", *ENGINES[engine]]))
-
-
-def run_of(engine: str, *changes: str):
-    return OmegaConf.merge(default(engine), OmegaConf.from_dotlist(list(changes)))
+    return compose([f"{A}.rollout.name=vllm", f"model_engine={engine}"])
 
 
 @pytest.mark.parametrize("release", ["trl==1.16.0", None])
@@ -33,19 +26,19 @@ def test_a_trl_beside_which_verls_fsdp_engine_does_not_start_is_named(release, p
         folder = str(packages(release))
         monkeypatch.syspath_prepend(folder)
         monkeypatch.setenv("PYTHONPATH", folder)
-    found = [finding for _, finding in doctor.examine(run_of("fsdp2"), {"trl": doctor.CHECKS["trl"]})]
+    found = [finding for _, finding in doctor.examine(default("dp"), {"trl": doctor.CHECKS["trl"]})]
     assert len(found) == bool(release)
     assert all("'AutoModelForCausalLMWithValueHead' from 'trl'" in finding.what for finding in found)
-    assert list(environment.check_trl(run_of("megatron"))) == []
+    assert list(environment.check_trl(default("megatron"))) == []
 
 
 @pytest.mark.parametrize(
     ("engine", "settings", "modules"),
     [
-        ("fsdp2", [], {"vllm", "flash_attn"}),
+        ("dp", [], {"vllm", "flash_attn"}),
         ("megatron", [], {"vllm", "flash_attn", "megatron.core", "megatron.bridge", "transformer_engine.pytorch"}),
-        ("fsdp2", [f"{A}.model.override_config.attn_implementation=sdpa"], {"vllm"}),
-        ("fsdp2", [f"{A}.rollout.name=mine"], {"flash_attn"}),  # which a user has registered with verl
+        ("dp", [f"{A}.model.override_config.attn_implementation=sdpa"], {"vllm"}),
+        ("dp", [f"{A}.rollout.name=mine"], {"flash_attn"}),  # which a user has registered with verl
         (
             "megatron",
             [f"{A}.actor.megatron.vanilla_mbridge=True", f"{A}.rollout.name=sglang", "trainer.device=npu"],
@@ -55,12 +48,12 @@ def test_a_trl_beside_which_verls_fsdp_engine_does_not_start_is_named(release, p
 )
 def test_an_engine_a_rollout_and_a_device_need_the_modules_that_verl_imports(engine, settings, modules):
     settings = [*settings, "trainer.logger=[console,file]"]
-    legacy = environment.needed(run_of(engine, *settings, "trainer.use_v1=False")).keys()
+    legacy = environment.needed(changed(default(engine), *settings, "trainer.use_v1=False")).keys()
     assert legacy == {"ray", "tensordict"} | modules
-    assert environment.needed(run_of(engine, *settings)).keys() == legacy | {"transfer_queue"}
+    assert environment.needed(changed(default(engine), *settings)).keys() == legacy | {"transfer_queue"}
     loggers = "trainer.logger=[console,vemlp_wandb,swanlab]"
     of_loggers = {"volcengine_ml_platform": "trainer.logger=vemlp_wandb", "swanlab": "trainer.logger=swanlab"}
-    assert environment.needed(run_of(engine, *settings, loggers, "trainer.device=cpu")) == of_loggers
+    assert environment.needed(changed(default(engine), *settings, loggers, "trainer.device=cpu")) == of_loggers
 
 
 def test_the_packages_of_loggers_are_those_that_verl_imports():
@@ -76,11 +69,11 @@ def test_a_package_that_is_missing_or_cannot_be_imported_is_named(tmp_path, monk
     monkeypatch.setattr(environment, "needed", lambda config: modules)
     (tmp_path / "here" / "not_there").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "here")  # a folder here is not imported
-    (_, missing), (_, broken) = doctor.examine(run_of("fsdp2"), {"packages": doctor.CHECKS["packages"]})
+    (_, missing), (_, broken) = doctor.examine(default("dp"), {"packages": doctor.CHECKS["packages"]})
     assert "verl's trainer imports not_there, which fails here (ModuleNotFoundError: No module" in missing.what
     assert "imports flash_attn, which fails here (ImportError: built for another torch)" in broken.what
     assert missing.fatal and broken.fatal
     for name in ("transformers", "trl"):  # of what TRL is not the cause, it is not said
         (tmp_path / f"{name}.py").write_text("raise ImportError('built for another torch')")
     monkeypatch.syspath_prepend(tmp_path)
-    assert list(environment.check_trl(run_of("fsdp2"))) == []
+    assert list(environment.check_trl(default("dp"))) == []

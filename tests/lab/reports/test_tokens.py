@@ -26,11 +26,6 @@ STRANGE = ["</script><script>document.title='x'</script>", "<!--", "@REST@", "\\
 STRANGE += ["\ufffd", "", "   ", "\t", "\r\n", "ﬁ", "שלום", "\x07", " <b>", '"', "constructor", "__proto__"]
 
 
-def run_command(*arguments: object) -> tuple[int, str]:
-    result = cli("tokens", *arguments, COLUMNS="300")
-    return result.exit_code, result.stdout + result.stderr
-
-
 def decoded(page: str) -> tuple[dict, list[dict[str, np.ndarray]]]:
     """The index of a page, and the columns of its blocks."""
     (found,) = re.findall(r'<script type="application/json" id="index">(.*?)</script>', page, re.DOTALL)
@@ -107,8 +102,8 @@ def test_the_page_holds_the_records_bit_for_bit(run, tmp_path):
 
 def test_the_command_chooses_steps_and_says_what_is_wrong(run, tmp_path):
     out = tmp_path / "page.html"
-    code, printed = run_command(run, "--out", out, "--steps", "51:100")
-    assert code == 0 and printed.strip() == str(out)
+    result = cli("tokens", run, "--out", out, "--steps", "51:100", COLUMNS="300")
+    assert result.exit_code == 0 and result.output.strip() == str(out)
     assert [record["label"] for record in decoded(out.read_text())[0]["records"]] == ["step 100", "step 100, batch 2"]
 
     (tmp_path / "empty").mkdir()
@@ -125,8 +120,8 @@ def test_the_command_chooses_steps_and_says_what_is_wrong(run, tmp_path):
         ((tmp_path / "runs",), "holds 2 runs"),
         ((tmp_path / "damaged",), "step_000100.parquet cannot be read as a token record"),
     ):
-        code, printed = run_command(*arguments)
-        assert code == 2 and message in printed
+        result = cli("tokens", *arguments, COLUMNS="300")
+        assert result.exit_code == 2 and message in result.output
 
 
 @pytest.fixture

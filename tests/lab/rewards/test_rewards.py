@@ -1,11 +1,9 @@
 """The reward: what it gives for an answer and for the format, and which ground truths it refuses."""
 
 import itertools
-import os
 import re
 import sys
 from decimal import Decimal
-from pathlib import Path
 
 import answer_classes
 import numpy as np
@@ -14,7 +12,7 @@ import tokenizers
 from boxed_answers import BOXED, grade_all
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from interpreter import ROOT
+from interpreter import COPIES
 from transformers import PreTrainedTokenizerFast
 
 from cw_plugin.errors import OptionsError
@@ -25,8 +23,6 @@ from cw_plugin.lab.rewards.pool import shared_pool
 from cw_plugin.lab.rewards.rewrites import REWRITES, rewritten
 from cw_plugin.lab.rewards.think import matched
 from cw_plugin.lab.rewards.trl import trl_rewards
-
-COPIES = Path(os.environ.get("CW_GRPO_DATA", ROOT.parent / "shared" / "data"))
 
 
 def accuracies(gold: object, text: str) -> tuple[float, ...]:
