@@ -57,7 +57,7 @@ class _Worker:
 
     connection: Connection  # this end of the connection to the process
     process: subprocess.Popen[bytes] | None = None
-    has_started = False  # whether the process, or the last one, has graded FIRST
+    has_started: bool  # whether the process, or the last one, has graded FIRST
 
     def ask(self, question: Question, seconds: float) -> Grade:
         """Grade one answer; a CalledProcessError if the process has ended by itself, or was killed."""

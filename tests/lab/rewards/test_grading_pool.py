@@ -81,6 +81,27 @@ def test_where_no_grading_process_starts_no_answer_is_wrong(end, code, is_tried_
     assert (len((tmp_path / "starts").read_text()) > 1) == is_tried_again
 
 
+@pytest.mark.parametrize(
+    ("instead", "time_limit", "field"),
+    [("os._exit(3)", 0.1, "failure"), ("sum(range(10**12))", 1.0, "stopped")],  # a loop in C, which no exception ends
+)
+def test_an_answer_that_ends_its_process_counts_as_wrong(instead, time_limit, field, tmp_path, monkeypatch):
+    program = tmp_path / "python"
+    program.write_text(
+        f"#!{sys.executable}\n"
+        "import os, sys\n"
+        "from cw_plugin.lab.rewards import grading, worker\n"
+        "right = grading.grade\n"
+        f"grading.grade = lambda gold, *given: right(gold, *given) if gold == {FIRST.ground_truth!r} else {instead}\n"
+        "del sys.argv[1:3]  # of python -m\n"
+        "worker.main()\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    grade = GradingPool(time_limit, workers=1).grade("7", BOXED % 7)
+    assert grade.accuracy == 0.0 and getattr(grade, field)
+
+
 def test_a_grader_that_fails_on_everything_is_found_at_the_start(monkeypatch):
     monkeypatch.setattr("cw_plugin.lab.rewards.pool.FIRST", FIRST._replace(extraction="another version"))
     with pytest.raises(GradingError, match=r"finds .*boxed\{2\} wrong for 2 \(KeyError: 'another version'\); install"):
