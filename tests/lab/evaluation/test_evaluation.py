@@ -52,7 +52,7 @@ def calculate(module, _, folder, __, name, log):
     calculate.starts.append([])
     trainer = object.__new__(get_trainer_cls(config.trainer.v1.trainer_mode))
     trainer.config = config
-    trainer._validate()
+    calculate.metrics = trainer._validate()
 
 
 def validate(trainer):
@@ -71,7 +71,7 @@ def validate(trainer):
     lines = [json.dumps(answer, ensure_ascii=False) + "\n" for answer in dump[calculate.left_out :]]
     Path(config.trainer.validation_data_dir).mkdir()
     Path(config.trainer.validation_data_dir, "0.jsonl").write_text("".join(lines))
-    return {"acc": 1.0}
+    return {"acc": config.data.val_files}
 
 
 def sums(folder: Path, *, system: str = "Think.", name: str = "sums", **changes) -> None:
@@ -85,7 +85,7 @@ def sums(folder: Path, *, system: str = "Think.", name: str = "sums", **changes)
 
 
 def run(folder: Path, *overrides: str, names=("sums",), model=MODEL, out="out") -> None:
-    files = dict.fromkeys(names, folder / "sums.parquet")
+    files = {name: Path(shutil.copy(folder / "sums.parquet", folder / f"of-{name}.parquet")) for name in names}
     ask.evaluate(find_models([str(model)]), files, folder / out, [*LENGTHS, *overrides])
 
 
@@ -95,6 +95,7 @@ def test_answers_are_verls_and_are_not_asked_again(calculator, tmp_path, capsys,
     monkeypatch.setattr(AutoTokenizer, "from_pretrained", load)
     run(tmp_path, f"{SAMPLING}.n=2", names=["one", "two"])
     assert load.call_count == 1  # for both benchmarks
+    assert calculator.metrics == {f"{name}/acc": str(tmp_path / f"of-{name}.parquet") for name in ("one", "two")}
     said = capsys.readouterr().out.splitlines()
     assert said[1] == "model: one pass@1 66.67% of 6 answers"
     (one, _), notes = read_answers(tmp_path / "out")

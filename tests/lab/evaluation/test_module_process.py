@@ -9,9 +9,7 @@ import sys
 
 import psutil
 from interpreter import PATIENCE, ROOT, python, wait_until
-from omegaconf import OmegaConf
 from trainers import v1_trainer
-from verl.trainer.ppo.v1 import PPOTrainerSync
 
 from cw_plugin.errors import HostError
 from cw_plugin.lab.evaluation import TRAINER_MODE
@@ -51,24 +49,6 @@ run_module("http.server", "0", log=pathlib.Path("log"))
 def test_the_trainer_is_verls_synchronous_one_with_its_own_validation():
     trainer = v1_trainer("algorithm.adv_estimator=grpo", f"trainer.v1.trainer_mode={TRAINER_MODE}")
     assert type(trainer) is ValidationTrainer and trainer.trainer_mode == "sync"
-    for used in ("_validate", "_init_dataloader", "_shutdown_dump_executor", "_init_dump_executor"):
-        assert callable(getattr(PPOTrainerSync, used))
-
-
-def test_each_benchmark_has_metrics_and_answers_of_its_own(tmp_path, monkeypatch):
-    """With verl's own parts, test_e2e.py asks two. The answers to the second one are not whole."""
-    trainer = object.__new__(ValidationTrainer)
-    for used in ("_validate", "_init_dataloader", "_shutdown_dump_executor", "_init_dump_executor"):
-        monkeypatch.setattr(PPOTrainerSync, used, lambda trainer: {"acc": trainer.config.data.val_files})
-    benchmarks = {}
-    for name, answers in (("one", 2), ("two", 3)):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "0.jsonl").write_text("{}\n{}\n")
-        result = f"{tmp_path}/{name}.jsonl"
-        benchmarks[name] = {"file": name, "dump": str(tmp_path / name), "answers": answers, "result": result}
-    trainer.config = OmegaConf.create({"evaluation": {"benchmarks": benchmarks}, "data": {}, "trainer": {}})
-    assert trainer._validate() == {"one/acc": "one", "two/acc": "two"}
-    assert [path.name for path in tmp_path.glob("*.jsonl")] == ["one.jsonl"]
 
 
 def test_verl_registers_the_trainer_in_a_process_of_its_own():
