@@ -10,6 +10,7 @@ these are more than a fifth.
 import argparse
 import ast
 import contextlib
+import difflib
 import fnmatch
 import importlib
 import multiprocessing
@@ -66,8 +67,8 @@ def main() -> None:
             file.write_text(changed, encoding="utf-8")
             if passes(tests, limit):
                 unseen += 1
-                before, after = original.splitlines()[line - 1], changed.splitlines()[line - 1]
-                print(f"{given.file}:{line}\n  - {before.strip()}\n  + {after.strip()}", flush=True)
+                difference = difflib.unified_diff(original.splitlines(), changed.splitlines(), n=0, lineterm="")
+                print(f"{given.file}:{line}", *list(difference)[3:], sep="\n  ", flush=True)
         print(f"{given.file}: {len(drawn) - unseen} of {len(drawn)} changes seen, of {len(changes)}", flush=True)
         sys.exit(1 if unseen > len(drawn) / 5 else 0)
 

@@ -412,6 +412,7 @@ def test_score_is_the_weighted_sum_and_the_keys_never_change():
         result = compute_score("x", response, "27", accuracy_weight=2.0, format_weight=0.5)
         assert result == {"score": 2.0 * acc + 0.5 * fmt, "acc": acc, "format": fmt, "pred": pred}
         assert [type(value) for value in result.values()] == [float, float, float, str]
+        assert compute_score("x", response, "27")["score"] == acc + fmt
 
     for option in ("extraction", "time_limit"):
         with pytest.raises(OptionsError, match=option):
