@@ -127,6 +127,12 @@ def test_a_filter_that_leaves_no_row(composed):
         assert finding.fatal and said in finding.what
 
 
+def test_a_file_without_rows_is_named_once(composed, tmp_path):
+    pq.write_table(pa.Table.from_pylist([ROW])[:0], tmp_path / "a.parquet")
+    (finding,) = found(composed, f"data.train_files={tmp_path}/a.parquet")
+    assert "has no row" in finding.what
+
+
 def test_a_run_whose_last_checkpoint_is_there(composed, tmp_path):
     (tmp_path / "latest_checkpointed_iteration.txt").write_text("4")
     run = [f"trainer.default_local_dir={tmp_path}", "trainer.total_epochs=5"]
