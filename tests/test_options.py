@@ -31,6 +31,7 @@ def test_options_come_from_the_environment_beside_the_defaults(monkeypatch, give
     ("weights", "settings", "said"),
     [
         ("ar", "alpha=1.5", "alpha='1.5' is invalid; use a number from 0 to 1"),
+        ("ar", "alpha=-0.3", "alpha='-0.3' is invalid; use a number from 0 to 1"),
         ("ar", "alpha=nan", "alpha='nan' is invalid; use a number from 0 to 1"),
         ("ar", "alpha=much", "alpha='much' is invalid; use a number from 0 to 1"),
         ("ar", "alpha = 0=3", "alpha='0=3' is invalid"),

@@ -261,7 +261,7 @@ def of_registry(data, config=None, **given):
         (True, {"norm_adv_by_std_in_grpo": True, "cw_grpo": None}),
         (False, {"norm_adv_by_std_in_grpo": False}),
         (True, {"norm_adv_by_std_in_grpo": True, "cw_grpo": {"weights": "none"}}),
-        (True, {"norm_adv_by_std_in_grpo": True, "cw_grpo": {"weights": "ar"}}),
+        (True, {"norm_adv_by_std_in_grpo": True, "cw_grpo": {"weights": "ar", "settings": {"alpha": 0.9}}}),
         (True, {"norm_adv_by_std_in_grpo": True, "cw_grpo": {"scope": "batch"}}),
     ],
 )

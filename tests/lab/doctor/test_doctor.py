@@ -6,6 +6,7 @@ pytest.importorskip("verl")
 
 import inspect
 import json
+import os
 import shutil
 import socket
 import sys
@@ -34,6 +35,7 @@ from cw_plugin.lab.doctor.names import KL_PENALTIES, OF_VLLM
 
 README = ROOT / "README.md"  # a file, and no folder
 OF_REFERENCE = [f"{A}.actor.use_kl_loss=True", f"{A}.ref.log_prob_micro_batch_size_per_gpu=5"]
+KL = "algorithm.use_kl_in_reward=True"
 METRICS = f"{ENV}.VERL_FILE_LOGGER_PATH"
 CONTENTS, LOADED = (f"{A}.actor.checkpoint.{name}_contents" for name in ("save", "load"))
 ATTENTION = f"{A}.model.override_config.attn_implementation"
@@ -75,7 +77,11 @@ def test_a_run_without_faults_gets_no_finding(overrides, composed, tmp_path):
     ):
         assert doctor.examine(config, doctor.CHECKS) == []
     checks = doctor.QUICK | {name: doctor.CHECKS[name] for name in ("metrics", "names")}
-    assert doctor.examine(compose([*overrides, "model_engine=megatron"]), checks) == []
+    # Eight GPUs that hold one copy of the model, which gets all 32 responses.
+    sizes = [f"{name}_parallel_size=2" for name in ("tensor_model", "pipeline_model", "context")]
+    parallel = [f"{A}.actor.megatron.{size}" for size in sizes]
+    parallel += ["trainer.n_gpus_per_node=8", f"{A}.actor.ppo_micro_batch_size_per_gpu=32"]
+    assert doctor.examine(compose([*overrides, "model_engine=megatron", *parallel]), checks) == []
     usual = [f"{A}.model.path=Qwen/Qwen2.5-Math-7B", f"{LOSS}=gspo", "trainer.logger=[console,wandb]"]
     usual += [f"{METRICS}={__file__}", f"{A}.actor.use_kl_loss=${{algorithm.use_kl_in_reward}}"]
     with_values = ["algorithm.adv_estimator=gae", f"{LOSS}=cw_grpo", f"{A}.actor.ppo_micro_batch_size_per_gpu=1"]
@@ -91,12 +97,21 @@ def test_a_run_without_faults_gets_no_finding(overrides, composed, tmp_path):
     batch += [f"trainer.default_local_dir={README}"]  # to which nothing is saved
     written = ["trainer.save_freq=1", f"trainer.default_local_dir={tmp_path}/new/run", "trainer.rollout_data_dir=new"]
     names = [f"{A}.rollout.dtype=half", f"{A}.actor.strategy=fsdp2", "trainer.val_only=True"]
+    validated = [f"{A}.rollout.val_kwargs.{name}" for name in ("n=4", "temperature=1")]
+    validated += ["trainer.val_before_train=False"]
+    two_nodes = ["trainer.nnodes=2", f"{A}.rollout.tensor_model_parallel_size=4"]
+    # Log-probs are computed of the whole batch, here of two mini-batches.
+    updates = [f"{A}.actor.ppo_mini_batch_size=4", "algorithm.use_kl_in_reward=True"]
+    updates += [f"{A}.{role}.log_prob_micro_batch_size_per_gpu=16" for role in ("rollout", "ref")]
+    dynamic = [f"{A}.actor.use_dynamic_bsz=True", f"{A}.rollout.log_prob_use_dynamic_bsz=True"]
+    dynamic += [f"{A}.actor.ppo_micro_batch_size_per_gpu=3"]  # which verl does not use
     other = [f"{A}.rollout.name=sglang", f"{A}.rollout.dtype=fp8", "global_profiler.tool=none"]  # which are not asked
     bypass += [f"{A}.rollout.log_prob_micro_batch_size_per_gpu=7"]  # which is not asked
     sharded = ["trainer.n_gpus_per_node=8", f"{A}.actor.fsdp_config.ulysses_sequence_parallel_size=4"]
     sharded += [f"{A}.rollout.n=5", f"{A}.actor.ppo_mini_batch_size=4", f"{A}.actor.ppo_micro_batch_size_per_gpu=5"]
     sharded += [f"{A}.rollout.log_prob_micro_batch_size_per_gpu=5"]
-    for unusual in (usual, with_values, named, bypass, batch, written, names, other, sharded):
+    sizes = (sharded, two_nodes, updates, dynamic)
+    for unusual in (usual, with_values, named, bypass, batch, written, names, validated, other, *sizes):
         assert doctor.examine(changed(composed, *unusual), checks) == []
     ((_, finding),) = doctor.examine(changed(composed, *named, f"{checkpoint}/"), checks)
     assert "global_step_2/ is no folder of a checkpoint" in finding.what  # of the step "2/"
@@ -132,6 +147,7 @@ def test_a_run_without_faults_gets_no_finding(overrides, composed, tmp_path):
         ([f"{A}.actor.fsdp_config.ulysses_sequence_parallel_size=4"], "sizes", "need 4 GPU(s), which", "other", True),
         ([f"{A}.actor.ppo_micro_batch_size_per_gpu=3"], "sizes", "_gpu=3 does not divide the 16", "of 16>", True),
         ([f"{A}.rollout.log_prob_micro_batch_size_per_gpu=5"], "sizes", "=5 does not divide the 16", "divisor", True),
+        ([*OF_REFERENCE, f"{A}.actor.use_kl_loss=False", KL], "sizes", "ref.log_prob", "of 16>", True),
         (OF_REFERENCE, "sizes", "ref.log_prob_micro_batch_size_per_gpu=5 does not divide the 16", "of 16>", True),
         ([f"{A}.rollout.log_prob_use_dynamic_bsz=True"], "sizes", "use_dynamic_bsz=True", "both", True),
         (["trainer.val_only=True", "trainer.val_before_train=False"], "ignored", "verl trains", "before_train=T", True),
@@ -145,6 +161,7 @@ def test_a_run_without_faults_gets_no_finding(overrides, composed, tmp_path):
         ([f"{A}.rollout.max_model_len=null", "data.max_response_length=2000"], "lengths", "than 2048", "of 2048", True),
         ([f"{A}.model.path=no-such-model"], "lengths", "OSError", "the setting that the error names", True),
         ([f"{A}.rollout.max_model_len=4000"], "lengths", "=4000: the model has 2048 positions", "or null", True),
+        ([f"{POSITIONS.replace('config.', 'config.model_config.')}=191"], "lengths", "longer than 191", "of 191", True),
         ([f"{POSITIONS}=191"], "lengths", "= 192: vLLM cuts", "a sum of 191", True),
         ([f"{A}.model.custom_chat_template=/a.jinja"], "files", "=/a.jinja is no template", "in place of its", True),
         ([f"{CHECKPOINT}=/a"], "files", "=/a does nothing with resume_mode=auto", "=resume_path", False),
@@ -290,6 +307,9 @@ def test_a_model_without_its_weights(composed, tmp_path):
     index.write_text(json.dumps({"weight_map": {"a": weights.name, "b": "second.safetensors"}}))
     missing = examined(settings, "files")
     index.unlink()
+    weights.rename(model / "pytorch_model.bin")
+    assert examined(settings, "files") == []
+    (model / "pytorch_model.bin").unlink()
     weights.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n")
     pointer = examined(settings, "files")
     weights.unlink()
@@ -297,6 +317,12 @@ def test_a_model_without_its_weights(composed, tmp_path):
         assert ["has no weights" in finding.what and finding.fatal for finding in findings] == [True]
     elsewhere = changed(settings, f"{A}.actor.megatron.use_dist_checkpointing=True")
     assert examined(elsewhere, "files") == []
+
+
+def test_a_folder_that_cannot_be_written_to(composed, tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda *_: False)  # root may write everywhere
+    (finding,) = examined(changed(composed, f"trainer.rollout_data_dir={tmp_path}"), "files")
+    assert "is no folder that this process can write to" in finding.what
 
 
 def test_the_names_of_kl_penalties_are_verls():
@@ -497,6 +523,7 @@ def test_a_ray_cluster_that_does_not_answer(composed, monkeypatch, tmp_path, var
     connect = Mock()
     monkeypatch.setattr(socket, "create_connection", connect)
     assert list(workers.check_ray_cluster(composed)) == [] and connect.call_args.args[0] == ("::1", 9)
+    assert connect.call_args.kwargs["timeout"] < 60  # as a connection that no one refuses would last for minutes
 
 
 def test_a_script_starts_nothing_that_is_refused(tmp_path):

@@ -48,6 +48,7 @@ def calculator(monkeypatch):
 
 def calculate(module, _, folder, __, name, log):
     """main_ppo without Ray and workers: the trainer that it would construct validates."""
+    assert Path(folder).is_absolute()  # hydra looks for another one beside main_ppo
     config = OmegaConf.load(Path(folder) / f"{name}.yaml")
     calculate.starts.append([])
     trainer = object.__new__(get_trainer_cls(config.trainer.v1.trainer_mode))
@@ -114,7 +115,8 @@ def test_answers_are_verls_and_are_not_asked_again(calculator, tmp_path, capsys,
     run(tmp_path, f"{SAMPLING}.n=2", *machine, names=["one", "two", "three"])
     assert calculator.starts == [["one", "two"], ["three"]]
     assert capsys.readouterr().out.splitlines()[1:3] == said[1:]
-    run(tmp_path, names=["single"])  # another benchmark may have another number of answers
+    monkeypatch.chdir(tmp_path)
+    run(Path(), names=["single"])  # another benchmark may have another number of answers
     command = ["evaluate", MODEL, "--out", tmp_path / "out", "--benchmarks"]
     asked = {name: f"{name}={tmp_path / 'sums.parquet'}" for name in ("one", "single")}
     said = cli(*command, asked["one"], "--", *LENGTHS, f"{SAMPLING}.n=2").stdout  # of what was asked
@@ -255,6 +257,8 @@ def test_main_ppo_reads_the_configuration(tmp_path, monkeypatch, capsys):
     assert read.trainer.val_only and read.actor_rollout_ref.model.path == str(MODEL)
     of_open_rs = {"temperature": 0.6, "top_p": 0.95, "do_sample": True}
     assert read.actor_rollout_ref.rollout.val_kwargs.items() >= (of_open_rs | {"top_k": 20}).items()
+    lengths = OmegaConf.from_dotlist(ask.VALIDATION).data
+    assert lengths.max_prompt_length + lengths.max_response_length == 32_768  # max_model_length of open-rs
     assert read.data.max_response_length == 64 and read.actor_rollout_ref.rollout.max_model_len == 128
     assert read.actor_rollout_ref.model.custom_chat_template == "{{hint[0]}}{{messages[1].content}}"
     assert read.data.train_batch_size == len(read.data.train_files) == 16

@@ -61,7 +61,8 @@ def test_the_pool_of_a_time_limit_has_it():
 def test_a_grading_that_fails_is_said_in_the_log(caplog):
     """By the process that asked: a worker may not write to a file, which stderr is in a Ray actor."""
     assert shared_pool().grade("27", "no box", "another extraction").accuracy == 0.0
-    assert "counts as wrong" in caplog.text and "KeyError: 'another extraction'" in caplog.text
+    assert "Grading 'no box' against the ground truth '27' failed, so it counts as wrong" in caplog.text
+    assert "KeyError: 'another extraction'" in caplog.text
     caplog.clear()
     assert shared_pool().grade("27", "no box").accuracy == 0.0
     assert caplog.text == ""
