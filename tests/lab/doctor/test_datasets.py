@@ -99,7 +99,7 @@ def test_a_prompt_is_as_long_as_verls_filter_counts_it(composed, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        (["data.train_max_samples=4"], "has 4 row(s) for the run, fewer than a batch of 8"),
+        (["data.train_max_samples=1"], "has 1 row(s) for the run, fewer than a batch of 8"),
         (["data.filter_overlong_prompts=True", "data.train_max_samples=4"], "has 4 row(s) for the run"),  # said once
         (["data.train_batch_size=13", "data.train_max_samples=100"], "has 12 row(s) for the run, fewer than a batch"),
         (["data.gen_batch_size=4", "trainer.total_epochs=1", "trainer.total_training_steps=3"], "after 1 step(s), not"),

@@ -50,6 +50,16 @@ def test_differences_are_tested_over_seeds(tmp_path):
     assert "Accuracy on validation is that of" not in printed  # no run has another set
 
 
+def test_each_difference_is_corrected_for_the_others(tmp_path):
+    gains = (1.3, 2.0, 2.7)  # of rewards, and of the logarithm of norms
+    assert stats.ttest_1samp(gains, 0).pvalue < 0.05 < 2 * stats.ttest_1samp(gains, 0).pvalue
+    runs = [a_run(tmp_path / f"grpo-{seed}", "none", seed) for seed in (1, 2, 3)]
+    runs += [a_run(tmp_path / f"cw-{seed}", None, seed, 1 + gain, math.exp(gain)) for seed, gain in enumerate(gains, 1)]
+    rows, _ = differences(*runs)
+    for name in ("Reward, steps 151 to 200", "Gradient norm, steps 1 to 100"):
+        assert rows[name][2].endswith("]")  # without a star
+
+
 @pytest.mark.parametrize(("seeds", "said"), [(1, {"ONE_RUN", "MORE_SEEDS"}), (4, {"MORE_SEEDS"}), (5, set())])
 def test_few_seeds_are_said(seeds, said, tmp_path):
     rows, printed = differences(*seeds_of_both(tmp_path, *range(1, seeds + 1)))

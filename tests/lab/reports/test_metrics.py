@@ -5,7 +5,7 @@ import math
 from pathlib import Path
 
 import pytest
-from synthetic_runs import ACCURACY, ENTROPY, REWARD, write, write_metrics, write_state
+from synthetic_runs import ACCURACY, ENTROPY, NORM, REWARD, write, write_metrics, write_state
 
 from cw_plugin.lab.errors import DataError
 from cw_plugin.lab.reports.runs import all_metrics, read_run
@@ -115,6 +115,22 @@ def test_of_trls_states_the_last_is_read(tmp_path):
     assert read_run(tmp_path).series(REWARD).index.tolist() == [*range(1, 11)]
     write_log(tmp_path, 10, train_loss=0.5)
     assert read_run(tmp_path).series("train_loss").to_dict() == {10: 0.5}
+
+
+@pytest.mark.parametrize(
+    "names",
+    [  # in the logs of TRL and ms-swift, of OpenRLHF, and of SkyRL
+        "reward entropy grad_norm learning_rate kl completions/mean_length",
+        "train/reward train/entropy_loss train/actor_grad_norm train/actor_lr train/kl train/response_length",
+        "reward/avg_raw_reward policy/policy_entropy policy/grad_norm policy/policy_lr policy/policy_kl "
+        "generate/avg_num_tokens",
+    ],
+)
+def test_metrics_of_other_hosts_have_verls_names(names, tmp_path):
+    as_tensorboard(tmp_path, {1: {name: float(value) for value, name in enumerate(names.split())}})
+    found = {name: values[1] for name, values in read_run(tmp_path).metrics.items()}
+    of_verl = [REWARD, ENTROPY, NORM, "actor/lr", "actor/kl_loss", "response_length/mean"]
+    assert found == {name: value for value, name in enumerate(of_verl)}
 
 
 def test_accuracy_goes_on_with_another_number_of_answers(tmp_path):

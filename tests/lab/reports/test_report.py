@@ -10,12 +10,12 @@ from xml.etree import ElementTree
 import numpy as np
 import pandas as pd
 import pytest
-from synthetic_runs import REWARD, a_run, report, report_of, rows_of, write, write_answers
+from synthetic_runs import ENTROPY, NORM, REWARD, a_run, report, report_of, rows_of, write, write_answers
 from token_records import files_in, write_record
 
 from cw_plugin.lab.reports import figures
 from cw_plugin.lab.reports.covariance import table_1
-from cw_plugin.lab.reports.report import OVERVIEW, _curves
+from cw_plugin.lab.reports.report import MORE_CURVES, OVERVIEW, _curves
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +44,9 @@ def test_the_tables_of_scores_and_settings(written):
     # Two seeds: 10 and 11 of 30, 10 and 20 of 40; the average is that of the benchmarks.
     assert rows[2][:3] == ["GRPO", "200", "0.1"] and rows[2][3].startswith("35.0 (21 of 60)")
     assert rows[2][4].startswith("37.5 (30 of 80)") and rows[2][5] == "36.2" and rows[2][6].startswith("+6.2 [")
-    what, of_grpo, *_, seeds = rows_of(out / "comparison.csv")[1]
+    what, of_grpo, _, difference, seeds = rows_of(out / "comparison.csv")[1]
     assert (what, of_grpo, seeds) == ("Accuracy, AIME24, AMC23, step 200", "36.2%", "2")
+    assert difference == "+0.0 points"  # under each of the seeds, so without an interval
     (asked,) = [sorted(row[1:]) for row in rows_of(out / "table4.csv") if row[0].endswith("rollout.temperature")]
     assert asked == ["0.6", "0.6", "1.0"]
     assert {row[0]: row[1:] for row in rows_of(out / "table5.csv")[1:]} == {
@@ -119,6 +120,22 @@ def test_a_validation_is_drawn_as_it_is_and_what_else_was_logged_as_averages_ove
     drawn = _curves(frame, ["x"], OVERVIEW).items()  # also of a run without a seed
     last = {name: figure.axes[0].lines[0].get_ydata()[-1] for name, figure in drawn}
     assert last == {"accuracy": 40.0, "reward": 39.5}
+
+
+def test_each_figure_has_its_metric_and_shares_are_in_per_cent():
+    names = ("extreme_gradient_share", "extreme_balance", "downweighted_share", "covariance_before", "covariance_after")
+    metrics = [REWARD, "val-core/accuracy", "val-core/reward", ENTROPY, NORM, *(f"cw_grpo/{name}" for name in names)]
+    rows = [("x", 0, math.nan, 1, of, float(value)) for value, of in enumerate([*metrics, "response_length/mean"])]
+    frame = pd.DataFrame(rows, columns=["method", "run", "seed", "step", "metric", "value"])
+    drawn = _curves(frame, ["x"], [*OVERVIEW, *MORE_CURVES])
+    assert {name: figure.axes[0].lines[0].get_ydata()[0] for name, figure in drawn.items()} == {
+        "reward": 0, "accuracy": 1, "validation-reward": 2, "entropy": 3, "grad-norm": 4, "gradient-share": 5,
+        "balance": 6, "downweighted": 7, "covariance": 8, "covariance-after": 9, "length": 10,
+    }  # fmt: skip
+    for figure in drawn.values():
+        figure.draw_without_rendering()
+    ticks = {name: figure.axes[0].get_yticklabels()[0].get_text() for name, figure in drawn.items()}
+    assert {name for name, tick in ticks.items() if "%" in tick} == {"accuracy", "gradient-share", "downweighted"}
 
 
 def test_names_are_shown_as_they_are_and_do_nothing(tmp_path):
