@@ -7,6 +7,9 @@ import pytest
 
 pytest.importorskip("skyrl")
 
+from types import SimpleNamespace
+from unittest.mock import Mock
+
 import skyrl_gym
 from interpreter import bash
 from skyrl.train.config import SkyRLTrainConfig
@@ -111,6 +114,18 @@ def test_the_reward_is_an_environment_of_skyrl_gym():
         assert skyrl_gym.make("cw_grpo", env_config={}, extras=row).step("It is 3.")["reward"] == reward
     with pytest.raises(DataError, match="no reward_model"):
         skyrl_gym.make("cw_grpo", env_config={}, extras={"answer": "3"})
+
+
+def test_the_program_of_the_reward_reads_the_models_template(monkeypatch):
+    """Here without Ray and training, as test_skyrl_training.py runs it."""
+    for name in ("ray.get", "skyrl.train.utils.initialize_ray", "skyrl.train.entrypoints.main_base.BasePPOExp"):
+        monkeypatch.setattr(name, Mock())
+    monkeypatch.setattr("ray.remote", lambda **_: lambda function: SimpleNamespace(remote=function))
+    monkeypatch.setattr(rewards, "register", registered := Mock())
+    recipe = bash("skyrl/paper.sh", DRY_RUN="1").stdout.splitlines()
+    monkeypatch.setattr("sys.argv", ["main", *recipe, f"trainer.policy.model.path={MODEL}"])
+    rewards.main()
+    registered.assert_called_once_with(model_path=str(MODEL))
 
 
 def test_skyrl_accepts_the_settings_of_the_recipe():

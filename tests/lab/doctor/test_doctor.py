@@ -7,6 +7,7 @@ pytest.importorskip("verl")
 import inspect
 import json
 import os
+import re
 import shutil
 import socket
 import sys
@@ -18,6 +19,7 @@ import torch
 from doctor_runs import ENV, LOSS, REWARD, A, changed
 from interpreter import ROOT, bash, cli, python
 from omegaconf import DictConfig, OmegaConf
+from ray.cluster_utils import Cluster
 from typer.testing import CliRunner
 from verl.trainer.config import AlgoConfig
 from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, POLICY_LOSS_REGISTRY, kl_penalty
@@ -490,6 +492,19 @@ def test_a_verl_without_the_method_is_named(composed, monkeypatch):
     monkeypatch.delattr(verl_config.validate_config, hooks._MARK)
     (finding,) = examined(composed, "ray workers")
     assert "validate_config is not hooked" in finding.what
+
+
+def test_a_worker_on_each_living_node_is_asked(composed, monkeypatch):
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    try:
+        gone, _ = (cluster.add_node(num_cpus=1) for _ in range(2))
+        cluster.remove_node(gone)
+        monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+        monkeypatch.setattr(workers, "probe_of", lambda _: "import os\nraise ImportError(os.environ['RAY_RAYLET_PID'])")
+        findings = list(workers.check_ray_workers(composed))
+    finally:
+        cluster.shutdown()
+    assert len({re.search(r"ImportError: (\d+)", finding.what)[1] for finding in findings}) == len(findings) == 2
 
 
 @pytest.mark.parametrize("variable", ["RAY_TMPDIR", "TMPDIR"])
