@@ -268,7 +268,7 @@ def test_sources_that_verls_own_rewards_do_not_know(composed, tmp_path):
     assert "pkg://cw_plugin.lab.rewards" in finding.fix
     for other in ("reward_model.enable=True", "reward_manager.source=importlib"):
         assert found(composed, *settings, f"reward.{other}") == []
-    write(file, [ROW | {"data_source": name} for name in 4 * ["openai/gsm8k", "searchR1_nq"]])
+    write(file, [ROW | {"data_source": name} for name in 4 * ["openai/gsm8k", "hiyouga/geometry3k"]])
     assert found(composed, *settings) == []
 
 
