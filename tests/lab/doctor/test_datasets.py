@@ -204,6 +204,25 @@ def test_rows_whose_media_do_not_fit_their_prompt(composed, tmp_path, monkeypatc
         dataset[8]
 
 
+def test_a_prompt_with_media_is_as_long_as_its_processor_makes_it(composed, tmp_path, monkeypatch):
+    """Of a processor that stands in for a model's, none of which is here."""
+
+    class Processor:
+        def apply_chat_template(self, messages, **_) -> str:
+            return messages[0]["content"][0]["type"]
+
+        def __call__(self, text, audio, **_) -> dict[str, list[list[int]]]:
+            assert (text, audio) == (["audio"], ["a.wav"])
+            return {"input_ids": [[0] * 200]}
+
+    rows = [ROW | {"prompt": [{"role": "user", "content": "<audio>"}], "audios": ["a.wav"]}] * 8
+    model = SimpleNamespace(tokenizer=hf_tokenizer(composed.actor_rollout_ref.model.path), processor=Processor())
+    monkeypatch.setattr(doctor.datasets, "_model", lambda _: model)
+    file = write(tmp_path / "a.parquet", rows)
+    for setting, finding in zip(FILES, found(composed, *(f"{name}={file}" for name in FILES)), strict=True):
+        assert f"{setting}: 8 of 8 prompt(s) have more tokens" in finding.what and "row 0 has 200" in finding.what
+
+
 def test_placeholders_without_media(composed, tmp_path):
     """They do not hide prompts that are too long."""
     file = asking(tmp_path / "a.parquet", {9: "<image>" + LONG})
