@@ -140,8 +140,10 @@ def test_the_weights_none_are_openrlhf_bit_for_bit(plain, actor, tmp_path, monke
         assert covariance[0] == pytest.approx(covariance[1], rel=1e-5) and covariance[0] != 0
 
 
-def test_a_step_is_recorded_with_its_prompts_and_tokens(plain, actor, tmp_path, monkeypatch):
-    """The step is the one that OpenRLHF logs it under."""
+@pytest.mark.parametrize(("limit", "share"), [(2**18, 1), (300, 1 / 2)])
+def test_a_step_is_recorded_with_its_prompts_and_tokens(plain, actor, tmp_path, monkeypatch, limit, share):
+    """The step is the one that OpenRLHF logs it under. Of a large one, prompts are drawn."""
+    monkeypatch.setattr("cw_plugin.records.write.LIMIT", limit)
     monkeypatch.setenv("CW_GRPO_RECORD_EVERY", "4")
     maker = maker_of(settings(tmp_path))
     made = experiences(maker, actor, turns=3)
@@ -165,13 +167,15 @@ def test_a_step_is_recorded_with_its_prompts_and_tokens(plain, actor, tmp_path, 
     file = tmp_path / "tokens" / "step_000004.parquet"
     assert list(file.parent.iterdir()) == [file]
     table, rows = parquet.read_table(file).to_pydict(), samples(turns=3)
-    assert [float(row.rewards) for row in rows] == list(dict(zip(table["row"], table["reward"], strict=True)).values())
-    ids, row = [i for i, number in zip(table["token_id"], table["row"], strict=True) if number == 0], rows[0]
-    assert ids == row.sequences[0, 1:][row.action_mask[0].bool()].tolist()
-    prompts = json.loads(parquet.read_metadata(file).metadata[b"prompts"])
-    first = int(row.action_mask[0].argmax()) + 1
-    assert prompts["0"] == maker.tokenizer.decode(row.sequences[0, :first].tolist(), skip_special_tokens=True)
-    assert len(prompts) == PROMPTS
+    rewards, wanted = dict(zip(table["row"], table["reward"], strict=True)), {}
+    assert rewards == {number: float(rows[number].rewards) for number in rewards}
+    for number in rewards:
+        ids, row = [i for i, of in zip(table["token_id"], table["row"], strict=True) if of == number], rows[number]
+        assert ids == row.sequences[0, 1:][row.action_mask[0].bool()].tolist()
+        prompt = row.sequences[0, : int(row.action_mask[0].argmax()) + 1].tolist()
+        wanted[str(number // SAMPLES)] = maker.tokenizer.decode(prompt, skip_special_tokens=True)
+    assert json.loads(parquet.read_metadata(file).metadata[b"prompts"]) == wanted
+    assert 0 < len(rewards) <= share * len(rows) and (share < 1 or len(wanted) == PROMPTS)
 
 
 @pytest.mark.parametrize(("what", "rows"), [("log_probs", [6]), ("advantages", [6, 7, 8, 9, 10, 11])])

@@ -15,7 +15,7 @@ from importlib.metadata import version
 from interpreter import bash
 from openrlhf.trainer.ppo_trainer import BasePPOTrainer
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
-from openrlhf_experiences import experiences, flag, maker_of, parsed, settings
+from openrlhf_experiences import IN_0_9, experiences, flag, maker_of, parsed, settings
 
 from cw_plugin.errors import HostError, OptionsError
 from cw_plugin.hosts.host import OPENRLHF
@@ -84,6 +84,11 @@ def test_an_openrlhf_of_another_shape_is_refused(monkeypatch, kind, name, change
         change(sys.modules[kind.__module__])
     with pytest.raises(HostError, match=r"an argument is missing: .*advantage_estimator"):
         refused_settings.check(Namespace(), Options())
+
+
+def test_arguments_have_the_names_of_older_releases():
+    flags = [each for each in vars(refused_settings).values() if isinstance(each, refused_settings.Flag)]
+    assert flags and all(IN_0_9[each.nested] == each.flat for each in flags)
 
 
 def test_checkpoints_keep_their_method(actor, tmp_path, monkeypatch):

@@ -148,7 +148,9 @@ def test_the_weights_none_are_skyrl_bit_for_bit(tmp_path, monkeypatch):
     assert {name: value for name, value in metrics[1].items() if not name.startswith("cw_grpo/")} == metrics[0]
 
 
-def test_a_step_is_recorded_and_the_settings_are_written(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("limit", "share"), [(2**18, 1), (400, 1 / 2)])  # of a large step, prompts are drawn
+def test_a_step_is_recorded_and_the_settings_are_written(tmp_path, monkeypatch, limit, share):
+    monkeypatch.setattr("cw_plugin.records.write.LIMIT", limit)
     monkeypatch.setenv("CW_GRPO_RECORD_EVERY", "4")
     changed = {"generator.step_wise_trajectories": "true", "trainer.ckpt_path": str(tmp_path / "checkpoints")}
     trainer = trainer_of(CWGRPOTrainer, settings(tmp_path, **changed), 7)
@@ -160,13 +162,16 @@ def test_a_step_is_recorded_and_the_settings_are_written(tmp_path, monkeypatch):
         assert file.exists() == (step == 4)
     assert list(file.parent.iterdir()) == [file]
     table = parquet.read_table(file).to_pydict()
-    for row, (ids, mask) in enumerate(zip(output["response_ids"], output["loss_masks"], strict=True)):
+    recorded = set(table["row"])
+    for row in recorded:
+        ids, mask = output["response_ids"][row], output["loss_masks"][row]
         of_row = [place for place, number in enumerate(table["row"]) if number == row]
         assert [table["token_id"][place] for place in of_row] == [i for i, m in zip(ids, mask, strict=True) if m]
         last = row + output["is_last_step"][row:].index(True)
         assert {table["reward"][place] for place in of_row} == {sum(output["rewards"][last])}
     prompts = json.loads(parquet.read_metadata(file).metadata[b"prompts"])
-    first = {uid: output["prompt_token_ids"][uids.index(uid)] for uid in uids}
+    assert 0 < len(recorded) <= share * len(uids) and (share < 1 or len(recorded) == len(uids))
+    first = {uids[row]: output["prompt_token_ids"][uids.index(uids[row])] for row in recorded}
     assert prompts == {uid: TOKENIZER.decode(ids, skip_special_tokens=True) for uid, ids in first.items()}
     run = read_run(tmp_path)
     assert (run.name, run.seed, run.config["cw_record_every"]) == ("CW-GRPO", 42, 4)

@@ -93,6 +93,8 @@ def test_what_loses_no_weights_is_allowed(tmp_path, monkeypatch):
     lost = {"trainer.algorithm.policy_loss_type": "cross_entropy", "trainer.algorithm.advantage_batch_normalize": True}
     monkeypatch.setenv("CW_GRPO_WEIGHTS", "none")
     skyrl.check(settings(tmp_path, **lost))
+    of_0_3 = SimpleNamespace(policy_loss_type="regular", advantage_batch_normalize=False)
+    refused_settings._check_weights_are_kept(SimpleNamespace(trainer=SimpleNamespace(algorithm=of_0_3)))
 
 
 def test_a_skyrl_of_another_shape_is_refused(tmp_path, monkeypatch):

@@ -186,6 +186,7 @@ import torch
 from unittest.mock import patch
 from cw_plugin.errors import OptionsError
 from cw_plugin.hosts.swift import CWGRPOTrainer
+from cw_plugin.hosts.swift.trainer import _sequences
 from cw_plugin.options import Options
 of_swift = CWGRPOTrainer.__bases__[-1]
 trainer = CWGRPOTrainer.__new__(CWGRPOTrainer)
@@ -206,12 +207,18 @@ for packed in (True, False):
     trainer.template = SimpleNamespace(padding_free=packed, tokenizer=None)
     batch = trainer._cw_batch([{"grpo_batch": rows}])
     print("recorded:", batch.read_sequences is not None, batch.rewards.tolist())
+ids, attended = torch.arange(20).view(2, 2, 5), torch.ones(2, 2, 5)
+attended[1, 1, 0] = 0
+inputs = [{"input_ids": of_ids, "attention_mask": mask} for of_ids, mask in zip(ids, attended)]
+sequences = _sequences([{"grpo_batch": rows, "model_inputs": given} for given in inputs], [3, 0])
+print([(prompt.tolist(), response.tolist()) for prompt, response in sequences])
 """
     said = python("-c", code, path=swift)
     scheduler, teacher = said.stdout.splitlines()[:2]
     assert "the scheduler changes the number of responses" in scheduler, said.stderr
     assert teacher.endswith("train without the column teacher_prompt"), said.stderr
-    assert said.stdout.endswith("recorded: False [1.0, 3.0]\nrecorded: True [1.0, 3.0]\n"), said.stderr
+    recorded = "recorded: False [1.0, 3.0]\nrecorded: True [1.0, 3.0]\n"
+    assert said.stdout.endswith(f"{recorded}[([16], [17, 18, 19]), ([0, 1], [2, 3, 4])]\n"), said.stderr
 
 
 def test_a_teacher_and_sequence_parallelism_are_refused_before_the_first_rollout(swift, tmp_path):

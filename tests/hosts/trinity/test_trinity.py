@@ -175,18 +175,22 @@ def test_the_weights_none_are_trinity_bit_for_bit(run_folder, name, capsys):
     assert "cw_grpo: this run trains on the host's own advantages" in capsys.readouterr().out  # Trinity's log
 
 
-def test_a_step_is_recorded_if_a_tokenizer_is_named(run_folder, capsys):
+@pytest.mark.parametrize("limit", [2**18, 60])  # of a large step, tasks are drawn
+def test_a_step_is_recorded_if_a_tokenizer_is_named(run_folder, capsys, monkeypatch, limit):
+    monkeypatch.setattr("cw_plugin.records.write.LIMIT", limit)
     trained_on(pipeline(run_folder, NAME, {"record_every": 7}), experiences())
     assert not (run_folder / "tokens").exists() and "cannot be written" not in capsys.readouterr().out
     _, written, _ = trained_on(pipeline(run_folder, NAME, {"record_every": 7, "tokenizer": str(MODEL)}), experiences())
     table = parquet.read_table(run_folder / "tokens" / "step_000007.parquet").to_pydict()
-    for row, experience in enumerate(written):
+    recorded = {row: written[row] for row in table["row"]}
+    assert (len(recorded) == len(written)) == (limit > 60)
+    for row, experience in recorded.items():
         of_row = [place for place, number in enumerate(table["row"]) if number == row]
         response = experience.tokens[experience.prompt_length :]
         assert [table["token_id"][place] for place in of_row] == response[experience.action_mask].tolist()
         assert [table["reward"][place] for place in of_row] == pytest.approx([experience.reward] * len(of_row))
     (record,) = read_tokens(run_folder)
-    prompts = {experience.eid.task: experience.tokens[: experience.prompt_length] for experience in written}
+    prompts = {one.eid.task: one.tokens[: one.prompt_length] for one in recorded.values()}
     assert record.prompts == {task: TOKENIZER.decode(ids, skip_special_tokens=True) for task, ids in prompts.items()}
     trained_on(pipeline(run_folder, NAME, {"tokenizer": str(MODEL)}), experiences(batch="of a program of one's own"))
     assert len(list((run_folder / "tokens").iterdir())) == 1

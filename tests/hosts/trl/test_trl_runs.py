@@ -7,6 +7,7 @@ pytest.importorskip("trl")
 import json
 from typing import Any
 
+import torch
 import yaml
 from interpreter import ROOT
 from transformers import AutoModelForCausalLM
@@ -106,29 +107,32 @@ def test_evaluation_is_trls(tmp_path):
     assert not runs[0]._cw_computed  # of the evaluation's batches, which would fill the memory
 
 
+MICRO = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}
+
+
 @pytest.mark.parametrize(
     ("options", "steps", "losses"),
     [
-        ({"num_iterations": 2}, [1, 4], [0, 3]),  # two steps to a batch: that of step 4 was generated in step 3
-        (
-            {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "steps_per_generation": 1},
-            [1, 1, 4, 4],
-            [0, 1, 6, 7],
-        ),
+        ({"num_iterations": 2}, [1, 4], [[0], [3]]),  # two steps to a batch: that of step 4 was generated in step 3
+        ({**MICRO, "steps_per_generation": 1}, [1, 1, 4, 4], [[0], [1], [6], [7]]),
+        (MICRO, [1, 4], [[0, 1], [6, 7]]),
+        ({**MICRO, "steps_per_generation": 4}, [1, 4], [[0, 1, 2, 3], [4, 5, 6, 7]]),
     ],
 )
 def test_every_step_that_is_due_has_a_record_of_the_batches_it_trains_on(tmp_path, options, steps, losses):
     run = train(tmp_path, CWOnDevice, max_steps=6, cw_record_every=4, **options)
     records = read_tokens(tmp_path)
     assert [record.step for record in records] == steps
-    for record, batch in zip(records, [run.at_loss[number] for number in losses], strict=True):
-        tokens = batch["completion_ids"][batch["completion_mask"].bool()]
+    for record, numbers in zip(records, losses, strict=True):
+        batches = [run.at_loss[number] for number in numbers]
+        tokens = torch.cat([batch["completion_ids"][batch["completion_mask"].bool()] for batch in batches])
         assert sorted(record.table["token_id"].to_pylist()) == sorted(tokens.tolist())
     lowest = [min(record.table["gaussian"].to_pylist()) for record in records if record.step == 1]
     logged = next(entry for entry in run.state.log_history if entry["step"] == 1)  # TRL's mean over the batches of it
     assert logged["cw_grpo/weight_min"] == pytest.approx(sum(lowest) / len(lowest), rel=1e-5)
     for prompt in [prompt for record in records for prompt in record.prompts.values()]:
         assert any(question in prompt for question in QUESTIONS)
+    assert all(len(set(record.prompts.values())) == record.groups for record in records)
 
 
 def test_prompts_and_responses_go_to_the_hub_only_if_records_are_asked_for(tmp_path):

@@ -11,7 +11,7 @@ from synthetic_runs import ENTROPY, NORM, REWARD, a_run, differences, logged, wr
 
 from cw_plugin.lab.reports import figures, notes
 from cw_plugin.lab.reports.inputs import read_inputs
-from cw_plugin.lab.reports.runs import SEED_OR_LENGTH, differing
+from cw_plugin.lab.reports.runs import SEED_OR_LENGTH, differing, read_run
 
 
 def seeds_of_both(folder: Path, *seeds: int) -> list[Path]:
@@ -192,7 +192,7 @@ def test_validation_counts_where_the_reference_or_all_others_were_not_evaluated(
     assert rows["Accuracy, step 200"] == ["50.0%"] * 3 + ["+0.0 points"] * 2 + ["1"]
 
 
-def test_runs_are_seeds_only_if_their_settings_show_it(tmp_path):
+def test_runs_are_seeds_only_if_their_settings_show_it(tmp_path, monkeypatch):
     """OpenRLHF and ms-swift write no settings; then a run is called as its folder is."""
     unknown = [
         write_metrics(tmp_path / name, {1: {REWARD: 1.0}})
@@ -208,6 +208,8 @@ def test_runs_are_seeds_only_if_their_settings_show_it(tmp_path):
     of_folders = ["Qwen-1.5B-cw", "Qwen-1.5B-grpo", f"Qwen-1.5B-cw, {tmp_path}/y/Qwen-1.5B-cw", "a", "grpo"]
     of_settings = ["CW-GRPO", f"CW-GRPO, {tmp_path}/2"]
     assert names == [*of_folders, *of_settings, *of_settings[::-1], f"CW-GRPO, {tmp_path}/CW-GRPO"]
+    monkeypatch.chdir(unknown[0])
+    assert [read_run(place).name for place in (".", "metrics.jsonl")] == ["Qwen-1.5B-cw"] * 2
 
 
 def test_seeds_may_differ_in_where_they_are_written_and_in_their_length():

@@ -60,6 +60,8 @@ def test_a_resumed_run_of_weights_and_biases_is_one_and_two_runs_are_not(first, 
         (folder,) = (tmp_path / "new" / "wandb").glob("offline-run-*-one")
         (tmp_path / "wandb").mkdir(exist_ok=True)
         folder.rename(tmp_path / "wandb" / name)
+    for link in ("latest-run", "a", "b", "c"):  # the first is its own; a file system may list any of them first
+        (tmp_path / "wandb" / link).symlink_to(tmp_path / "wandb" / second)
     run = read_run(tmp_path / "wandb")
     assert run.series(REWARD).to_dict() == {1: 1.0, 2: 2.0, 3: 3.5, 4: 4.5} and run.seed == 2  # that of the later start
     log(wandb, STEPS, id="another")

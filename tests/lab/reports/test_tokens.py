@@ -98,12 +98,14 @@ def test_the_page_holds_the_records_bit_for_bit(run, tmp_path):
                 before = "".join(texts[k] for k in same if i - 16 <= k < i)
                 after = "".join(texts[k] for k in same if i < k <= i + 6)
                 assert (entry["before"], entry["token"], entry["after"]) == (before, texts[i], after)
+                assert entry["at"].endswith(f"row {columns['row'][i]}, position {columns['position'][i]}")
 
 
 def test_the_command_chooses_steps_and_says_what_is_wrong(run, tmp_path):
     out = tmp_path / "page.html"
-    result = cli("tokens", run, "--out", out, "--steps", "51:100", COLUMNS="300")
+    result = cli("tokens", f"A & B={run}", "--out", out, "--steps", "51:100", COLUMNS="300")
     assert result.exit_code == 0 and result.output.strip() == str(out)
+    assert "Tokens of A &amp; B" in out.read_text()
     assert [record["label"] for record in decoded(out.read_text())[0]["records"]] == ["step 100", "step 100, batch 2"]
 
     (tmp_path / "empty").mkdir()

@@ -122,7 +122,8 @@ NOT_FIVE = (
     "5 dozen, 5 squared, 5 factorial, 5 pi, 5 choose 2, 5 mod 7, 5 halves, 5 or more, 5 and a half, 5 thousandths, "
     "- 5, minus 5, negative 5, > 5, x > 5, x < 5, x + 5, 5 + x, n/5, 5x + 3, 3+5i, 5+3i, at least 5, more than 5, "
     "not 5, less than 5, twice 5, the square root of 5, the floor of 5, divisible by 5, sqrt 5, log 5, 5 and 6, "
-    "5 to 6, 5 times 3, 5 divided by 2, 5 percent of 7, 5 per mille, 5 million, 5 hours and 30 minutes, 5 feet 6 inches"
+    "5 to 6, 5 times 3, 5 divided by 2, 5 multiplied by 3, 5 percent of 7, 5 per mille, 5 million, "
+    "5 hours and 30 minutes, 5 feet 6 inches"
 )
 FIVE = (
     "5 because 3 to 8 is 5 steps; exactly 5.; equal to 5 cm.; 5 apples.; 5, not 6.; 5 (not 6).; 5 and we are done.; "
