@@ -175,7 +175,7 @@ def test_the_weights_none_are_trinity_bit_for_bit(run_folder, name, capsys):
     assert "cw_grpo: this run trains on the host's own advantages" in capsys.readouterr().out  # Trinity's log
 
 
-@pytest.mark.parametrize("limit", [2**18, 60])  # of a large step, tasks are drawn
+@pytest.mark.parametrize("limit", [2**18, 90])  # of a large step, tasks are drawn
 def test_a_step_is_recorded_if_a_tokenizer_is_named(run_folder, capsys, monkeypatch, limit):
     monkeypatch.setattr("cw_plugin.records.write.LIMIT", limit)
     trained_on(pipeline(run_folder, NAME, {"record_every": 7}), experiences())
@@ -183,7 +183,7 @@ def test_a_step_is_recorded_if_a_tokenizer_is_named(run_folder, capsys, monkeypa
     _, written, _ = trained_on(pipeline(run_folder, NAME, {"record_every": 7, "tokenizer": str(MODEL)}), experiences())
     table = parquet.read_table(run_folder / "tokens" / "step_000007.parquet").to_pydict()
     recorded = {row: written[row] for row in table["row"]}
-    assert (len(recorded) == len(written)) == (limit > 60)
+    assert (len(recorded) == len(written)) == (limit > 90)
     for row, experience in recorded.items():
         of_row = [place for place, number in enumerate(table["row"]) if number == row]
         response = experience.tokens[experience.prompt_length :]

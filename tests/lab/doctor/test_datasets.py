@@ -225,10 +225,10 @@ def test_a_prompt_with_media_is_as_long_as_its_processor_makes_it(composed, tmp_
 
 def test_placeholders_without_media(composed, tmp_path):
     """They do not hide prompts that are too long."""
-    file = asking(tmp_path / "a.parquet", {9: "<image>" + LONG})
+    file = asking(tmp_path / "a.parquet", {9: "<image>" + LONG, 11: "<image>"})
     long, note = sorted(found(composed, f"data.train_files={file}"), key=lambda finding: not finding.fatal)
     assert "1 of 12 prompt(s) have more tokens" in long.what and long.fatal
-    assert "has <image> in 1 prompt(s), first row 9, and nothing for it in the column images" in note.what
+    assert "has <image> in 2 prompt(s), first row 9, and nothing for it in the column images" in note.what
     assert not note.fatal
     rows = [ROW | {"images": []}] * 7 + [ROW | {"images": [], "prompt": [{"role": "user", "content": "<image>"}]}]
     (note,) = found(composed, f"data.train_files={write(file, rows)}")

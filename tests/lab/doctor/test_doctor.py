@@ -523,7 +523,7 @@ def test_a_ray_cluster_that_does_not_answer(composed, monkeypatch, tmp_path, var
         note = tmp_path / "ray" / "ray_current_cluster"  # which only `ray stop` removes
         note.parent.mkdir()
         note.write_text(address)
-        for given in ("null", f"ray://{address}"):
+        for given in ("null", f"ray://{address}", "ray://head:client"):  # the last is Ray's to refuse
             assert list(workers.check_ray_cluster(at(given))) == []
     (finding,) = workers.check_ray_cluster(composed)
     assert finding.fatal and f"that this run would join, {address}, does not answer" in finding.what
