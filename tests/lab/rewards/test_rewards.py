@@ -297,6 +297,7 @@ def test_extraction_follows_open_rs():
         ("27", "The final answer is $26 + 1$.", 0.0, 1.0),
         ("27", r"\boxed{27} no, \boxed{28", 0.0, 0.0),  # given up, and cut off
         ("x=5", r"\boxed{ab=5}", 0.0, 0.0),  # a product, and no name
+        ("5", r"\boxed{\text{AREA}: 5\text{ cm}}", 1.0, 1.0),  # a name in capitals
         ("1:12", r"\boxed{\frac{1}{12}}", 1.0, 1.0),  # a ratio in lowest terms, and no time
         ("f(x)=2x", r"\boxed{f(x)=2x\text{for all }x}", 1.0, 1.0),
         ("5050", r"The final answer is $\sum_{k=1}^{100} k$.", 0.0, 0.0),  # that restates the question
