@@ -92,7 +92,7 @@ def test_a_run_without_faults_gets_no_finding(overrides, composed, tmp_path):
     checkpoint = f"{CHECKPOINT}={tmp_path}/global_step_2"
     named = ["trainer.logger=[tracking,file]", f"{METRICS}={tmp_path}/no-such.jsonl", RESUME, checkpoint]
     named += [f"{ATTENTION}=eager"]
-    named += ["algorithm.use_kl_in_reward=True", "algorithm.kl_ctrl.type=adaptive", f"{correction}.rollout_is=sequence"]
+    named += [KL, "algorithm.kl_ctrl.type=adaptive", f"{correction}.rollout_is=sequence"]
     named += [f"{correction}.rollout_rs='token_k1,seq_sum_k1,'", "trainer.v1.sampler.max_off_policy_strategy=wait"]
     bypass = [f"{correction}.bypass_mode=True", f"{correction}.loss_type=reinforce"]
     batch = [f"{A}.rollout.n=1", "algorithm.cw_grpo.scope=batch", f"{ATTENTION}=kernels-community/flash-attn"]
@@ -103,7 +103,7 @@ def test_a_run_without_faults_gets_no_finding(overrides, composed, tmp_path):
     validated += ["trainer.val_before_train=False"]
     two_nodes = ["trainer.nnodes=2", f"{A}.rollout.tensor_model_parallel_size=4"]
     # Log-probs are computed of the whole batch, here of two mini-batches.
-    updates = [f"{A}.actor.ppo_mini_batch_size=4", "algorithm.use_kl_in_reward=True"]
+    updates = [f"{A}.actor.ppo_mini_batch_size=4", KL]
     updates += [f"{A}.{role}.log_prob_micro_batch_size_per_gpu=16" for role in ("rollout", "ref")]
     dynamic = [f"{A}.actor.use_dynamic_bsz=True", f"{A}.rollout.log_prob_use_dynamic_bsz=True"]
     dynamic += [f"{A}.actor.ppo_micro_batch_size_per_gpu=3"]  # which verl does not use
@@ -112,8 +112,8 @@ def test_a_run_without_faults_gets_no_finding(overrides, composed, tmp_path):
     sharded = ["trainer.n_gpus_per_node=8", f"{A}.actor.fsdp_config.ulysses_sequence_parallel_size=4"]
     sharded += [f"{A}.rollout.n=5", f"{A}.actor.ppo_mini_batch_size=4", f"{A}.actor.ppo_micro_batch_size_per_gpu=5"]
     sharded += [f"{A}.rollout.log_prob_micro_batch_size_per_gpu=5"]
-    sizes = (sharded, two_nodes, updates, dynamic)
-    for unusual in (usual, with_values, named, bypass, batch, written, names, validated, other, *sizes):
+    of_sizes = (sharded, two_nodes, updates, dynamic)
+    for unusual in (usual, with_values, named, bypass, batch, written, names, validated, other, *of_sizes):
         assert doctor.examine(changed(composed, *unusual), checks) == []
     ((_, finding),) = doctor.examine(changed(composed, *named, f"{checkpoint}/"), checks)
     assert "global_step_2/ is no folder of a checkpoint" in finding.what  # of the step "2/"
@@ -241,8 +241,8 @@ algorithm.rollout_correction.rollout_rs trainer.checkpoint_callback_class {A}.ro
         (f"{A}.model.fused_kernel_options.impl_backend", [f"{A}.model.use_fused_kernels=True"]),
         ("global_profiler.tool", ["global_profiler.steps=[1]"]),
         (f"{A}.actor.kl_loss_type", [f"{A}.actor.use_kl_loss=True"]),
-        ("algorithm.kl_penalty", ["algorithm.use_kl_in_reward=True"]),
-        ("algorithm.kl_ctrl.type", ["algorithm.use_kl_in_reward=True"]),
+        ("algorithm.kl_penalty", [KL]),
+        ("algorithm.kl_ctrl.type", [KL]),
         ("algorithm.rollout_correction.loss_type", ["algorithm.rollout_correction.bypass_mode=True"]),
         ("async_training.dynamic_schedule_policy", ["async_training.use_dynamic_resource_scheduling=True"]),
     ],
